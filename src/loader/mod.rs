@@ -19,7 +19,7 @@ pub mod params;
 pub mod tvm;
 
 pub use error::{ErrorLocation, LoadError, LoadErrorKind};
-pub use onnx::{load_onnx, load_onnx_bytes};
+pub use onnx::{load_onnx, load_onnx_bytes, load_onnx_parts};
 pub use options::LoadOptions;
 pub use params::{Params, load_params, read_params, save_params, write_params};
 pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize};

@@ -21,7 +21,7 @@ pub use packed::names as list_names;
 pub use summary::summarize_onnx;
 pub use tensor::{read_list_pb, read_tensor_pb, write_tensor_pb};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use prost::Message as _;
@@ -29,7 +29,7 @@ use prost::Message as _;
 use super::Find;
 use super::error::{LoadError, LoadErrorKind};
 use super::source::Source;
-use crate::graph::Graph;
+use crate::graph::{Graph, Tensor};
 use crate::ops;
 use graph::Importer;
 use proto::{ModelProto, OperatorSetIdProto};
@@ -75,7 +75,7 @@ pub(super) fn load_onnx_with(path: &Path, progress: Option<&dyn Fn(u64, u64)>) -
     let mut roots = vec![folder(path)];
     roots.extend(path.canonicalize().ok().map(|real| folder(&real)));
     Source::open(path)
-        .and_then(|source| load(source, roots, ops::find, progress))
+        .and_then(|source| load(source, roots, ops::find, HashMap::new(), progress))
         .map_err(|e| e.in_file(path))
 }
 
@@ -84,13 +84,27 @@ pub(super) fn load_onnx_with(path: &Path, progress: Option<&dyn Fn(u64, u64)>) -
 /// # Errors
 /// As [`load_onnx`]; external data without `base_dir` is an error.
 pub fn load_onnx_bytes(bytes: &[u8], base_dir: Option<&Path>) -> Result<Graph, LoadError> {
-    load(Source::of(bytes), base_dir.map(Path::to_owned).into_iter().collect(), ops::find, None)
+    load_onnx_parts(bytes, base_dir, HashMap::new())
+}
+
+/// As [`load_onnx_bytes`], for a model whose main graph has initializers without data: `values` has them by name, and
+/// they are taken as they are.
+///
+/// # Errors
+/// As there; a value has another type or shape than its initializer.
+pub fn load_onnx_parts(
+    bytes: &[u8],
+    base_dir: Option<&Path>,
+    values: HashMap<String, Tensor>,
+) -> Result<Graph, LoadError> {
+    load(Source::of(bytes), base_dir.map(Path::to_owned).into_iter().collect(), ops::find, values, None)
 }
 
 fn load(
     mut source: Source<'_>,
     roots: Vec<PathBuf>,
     find: Find,
+    values: HashMap<String, Tensor>,
     progress: Option<&dyn Fn(u64, u64)>,
 ) -> Result<Graph, LoadError> {
     let walked = skeleton(&mut source, Message::Model)?;
@@ -110,7 +124,8 @@ fn load(
     collected::rewrite(&mut model);
     composed::expand(&mut model, opsets.get("").unwrap_or(NEWEST_OPSET))?;
     let graph = model.graph.as_deref().ok_or_else(|| LoadErrorKind::missing("the graph"))?;
-    let store = Store::new(source, walked.held, roots);
+    let mut store = Store::new(source, walked.held, roots);
+    store.give(&graph.initializer, values)?;
     Importer::new(&model, &opsets, store, find, progress)?.main_graph(graph)
 }
 

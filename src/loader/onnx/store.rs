@@ -82,6 +82,24 @@ impl<'a> Store<'a> {
         }
     }
 
+    /// Takes `values` for the tensors of `protos` that have their names.
+    pub(super) fn give(
+        &mut self,
+        protos: &[TensorProto],
+        mut values: HashMap<String, Tensor>,
+    ) -> Result<(), LoadError> {
+        for proto in protos {
+            let Some(value) = values.remove(&proto.name) else { continue };
+            let expected = info_of(proto).map_err(|kind| kind.at(location(proto)))?;
+            if *value.info() != expected {
+                let kind = LoadErrorKind::unexpected(expected.to_string(), value.info().to_string());
+                return Err(kind.at(location(proto)));
+            }
+            self.loaded.insert(std::ptr::from_ref(proto), value);
+        }
+        Ok(())
+    }
+
     /// Loads all of `protos` into one piece of memory. One that cannot be loaded is left out: its error
     /// comes where it is used.
     pub(super) fn preload(
@@ -95,6 +113,9 @@ impl<'a> Store<'a> {
         let mut slots: Vec<(&TensorProto, usize)> = Vec::new();
         let before = (self.bytes, self.external_bytes);
         for &proto in protos {
+            if self.loaded.contains_key(&std::ptr::from_ref(proto)) {
+                continue;
+            }
             let Ok((info, place)) = self.locate(proto) else { continue };
             let next = places.len();
             let slot = match place {

@@ -197,7 +197,10 @@ fn passes_are_left_out_by_name() {
     assert!(PassSelection::default().stop_after("nothing").is_err());
     let selection = PassSelection::default().stop_after("absorb").unwrap().without("fold_weights").unwrap();
     let left: Vec<&str> = PIPELINE.iter().filter(|p| !selection.includes(p)).map(|p| p.name).collect();
-    assert_eq!(left, ["fold_weights", "mixed_precision", "fuse_chains", "update_in_place", "place_in_images"]);
+    assert_eq!(
+        left,
+        ["fold_weights", "mixed_precision", "fuse_chains", "update_in_place", "place_in_images"]
+    );
 }
 
 #[test]

@@ -48,6 +48,29 @@ impl<'e> Binding<'e> {
         Ok(())
     }
 
+    /// Binds inputs and outputs to other memory of the same shapes in one step, which costs less than one by one. Outputs
+    /// of later stages are not among them ([`Binding::rebind_output`]).
+    ///
+    /// # Errors
+    /// As [`Binding::rebind_input`]; a value, which is no memory to bind, is written by [`Binding::set_input`].
+    pub fn rebind_all<'n>(
+        &mut self,
+        inputs: impl IntoIterator<Item = (&'n str, Memory<'e>)>,
+        outputs: impl IntoIterator<Item = (&'n str, Memory<'e>)>,
+    ) -> Result<(), Error> {
+        let mut changes = Vec::new();
+        for (name, memory) in inputs {
+            let at = position(&self.compiled.plan.inputs, "input", name)?;
+            changes.push(MemoryChange { side: Side::Input, at, source: memory.into_source().split().0 });
+        }
+        for (name, memory) in outputs {
+            let at = position(&self.compiled.plan.outputs, "output", name)?;
+            changes.push(MemoryChange { side: Side::Output, at, source: memory.into_source().split().0 });
+            self.has_run = false;
+        }
+        if changes.is_empty() { Ok(()) } else { self.rebind(changes) }
+    }
+
     fn planned(&self, side: Side, at: usize) -> &PlannedIo {
         match side {
             Side::Input => &self.compiled.plan.inputs[at],

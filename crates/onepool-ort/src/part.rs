@@ -1,0 +1,276 @@
+//! A compiled part of a model: a session, and bindings to memory that onnxruntime hands over.
+//!
+//! A run takes a binding that is idle, for the shapes at hand, and gives it the addresses of this run. Where devices work on
+//! pointers, bindings are kept with the memory that they saw last. Other devices import pages, and an address alone does
+//! not tell whether the same pages are there: their bindings end with the run unless the caller promises so
+//! (`keep_imports`).
+
+#![allow(unsafe_code, reason = "memory of onnxruntime's is lent to the session")]
+
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use onepool::device::Lent;
+use onepool::memory::import::ReadWrite;
+use onepool::session::{Binding, Error, Memory, RunOptions, SessionError};
+use onepool::{DType, Session, Shape};
+
+use crate::failure::Failure;
+use crate::host::{Kernel, Place};
+use crate::options::Options;
+use crate::stats::{self, Moved};
+use crate::types;
+
+/// The most sets of shapes that idle bindings are kept for.
+const MOST_SHAPES: usize = 16;
+
+/// An input or output of the part, in onnxruntime's order.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub(crate) name: String,
+    pub(crate) element: u32,
+}
+
+/// A compiled part.
+#[derive(Debug)]
+pub(crate) struct Part {
+    session: Session,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+    run: RunOptions,
+    /// Whether bindings outlive their run.
+    kept: bool,
+    strict: bool,
+    idle: Mutex<HashMap<Shapes, Vec<Bound>>>,
+}
+
+/// Shapes of all inputs.
+type Shapes = Vec<Vec<i64>>;
+
+/// Where a tensor lies: address and length.
+type At = (usize, usize);
+
+/// A binding to memory of onnxruntime's.
+#[derive(Debug)]
+struct Bound {
+    binding: Binding<'static>,
+    /// Sizes of outputs; `None` where only a run tells them, and the session has the memory.
+    dims: Option<Vec<Vec<i64>>>,
+    inputs: Vec<At>,
+    outputs: Vec<At>,
+    moved: Moved,
+    /// Outputs would overwrite what is still read, so the session has memory for them.
+    apart: bool,
+}
+
+impl Part {
+    pub(crate) fn new(session: Session, ports: [Vec<Port>; 2], run: RunOptions, options: &Options) -> Self {
+        let on_pointers =
+            session.devices().all(|info| info.import.as_ref().is_some_and(|rules| rules.alignment <= 1));
+        let [inputs, outputs] = ports;
+        let kept = on_pointers || options.keep_imports;
+        Part { session, inputs, outputs, run, kept, strict: options.strict, idle: Mutex::default() }
+    }
+
+    /// Runs on the memory of a kernel's context.
+    pub(crate) fn run(&self, kernel: &Kernel) -> Result<(), Failure> {
+        let counts = kernel.counts()?;
+        if counts != (self.inputs.len(), self.outputs.len()) {
+            let expected = (self.inputs.len(), self.outputs.len());
+            return Err(Failure::argument(format!(
+                "a run has {} inputs and {} outputs, the part {} and {}",
+                counts.0, counts.1, expected.0, expected.1
+            )));
+        }
+        let places = (0..counts.0).map(|i| kernel.input(i)).collect::<Result<Vec<_>, _>>()?;
+        for (place, port) in places.iter().zip(&self.inputs) {
+            if place.element != port.element {
+                let (got, name) = (place.element, &port.name);
+                return Err(Failure::argument(format!("{name:?} has type {got}, not {}", port.element)));
+            }
+        }
+        let shapes: Shapes = places.iter().map(|place| place.dims.clone()).collect();
+        let idle = self.lock().get_mut(&shapes).and_then(Vec::pop);
+        let mut bound = match idle {
+            Some(bound) => self.rebind(bound, &places, kernel)?,
+            None => self.bind(&places, kernel, false)?,
+        };
+        bound.binding.run_with(&self.run)?;
+        let mut moved = bound.moved;
+        if bound.dims.is_none() {
+            self.hand_out(&bound.binding, kernel, &mut moved)?;
+        }
+        stats::ran(moved);
+        if self.kept && !bound.apart {
+            self.keep(shapes, bound);
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Shapes, Vec<Bound>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, shapes: Shapes, bound: Bound) {
+        let mut idle = self.lock();
+        if idle.len() >= MOST_SHAPES && !idle.contains_key(&shapes) {
+            let other = idle.keys().next().cloned();
+            let dropped = other.and_then(|other| idle.remove(&other));
+            idle.entry(shapes).or_default().push(bound);
+            drop(idle);
+            drop(dropped);
+        } else {
+            idle.entry(shapes).or_default().push(bound);
+        }
+    }
+
+    /// Makes a binding; with `apart` the session has memory for the outputs.
+    fn bind(&self, places: &[Place], kernel: &Kernel, apart: bool) -> Result<Bound, Failure> {
+        let inputs = self.input_places(places)?;
+        let mut builder = self.session.bind();
+        for ((port, at), place) in self.inputs.iter().zip(&inputs).zip(places) {
+            let memory = lend(*at, ReadWrite::Read).shape(Shape::from_i64(&place.dims)?);
+            builder = builder.input(&port.name, memory);
+        }
+        let planned = builder.plan()?;
+        let dims_of = |port: &Port| {
+            let io = planned.outputs.iter().find(|io| io.name == port.name)?;
+            Some((io.info.dtype, io.info.shape.iter().map(|&d| d as i64).collect::<Vec<i64>>()))
+        };
+        let known: Option<Vec<(DType, Vec<i64>)>> = self.outputs.iter().map(dims_of).collect();
+        let (mut dims, mut outputs) = (None, Vec::new());
+        if let Some(known) = known.filter(|_| !apart) {
+            for (port, (dtype, _)) in self.outputs.iter().zip(&known) {
+                check_type(port, *dtype)?;
+            }
+            let sizes: Vec<Vec<i64>> = known.into_iter().map(|(_, sizes)| sizes).collect();
+            outputs = self.output_places(&sizes, kernel)?;
+            for (port, at) in self.outputs.iter().zip(&outputs) {
+                builder = builder.output(&port.name, lend(*at, ReadWrite::ReadWrite));
+            }
+            dims = Some(sizes);
+        }
+        let binding = match builder.build() {
+            Err(Error::Session(SessionError::Overlap { .. })) if !self.strict && !apart => {
+                return self.bind(places, kernel, true);
+            }
+            built => built?,
+        };
+        stats::bound();
+        let moved = moved(&binding);
+        for verdict in binding.verdicts() {
+            kernel.log(|| format!("onepool: {verdict}"));
+        }
+        Ok(Bound { binding, dims, inputs, outputs, moved, apart })
+    }
+
+    /// Gives a binding the addresses of this run; a new one where other inputs are one memory with outputs, which is part
+    /// of a plan.
+    fn rebind(&self, mut bound: Bound, places: &[Place], kernel: &Kernel) -> Result<Bound, Failure> {
+        let inputs = self.input_places(places)?;
+        let outputs = match &bound.dims {
+            Some(dims) => self.output_places(dims, kernel)?,
+            None => Vec::new(),
+        };
+        if inputs == bound.inputs && outputs == bound.outputs {
+            return Ok(bound);
+        }
+        if shared(&inputs, &outputs) != shared(&bound.inputs, &bound.outputs) {
+            drop(bound);
+            return self.bind(places, kernel, false);
+        }
+        let changed = |now: &[At], before: &[At], i: usize| now[i] != before[i];
+        let of_inputs = (self.inputs.iter().enumerate())
+            .filter(|(i, _)| changed(&inputs, &bound.inputs, *i))
+            .map(|(i, port)| (port.name.as_str(), lend(inputs[i], ReadWrite::Read)));
+        let of_outputs = (self.outputs.iter().enumerate())
+            .filter(|(i, _)| !outputs.is_empty() && changed(&outputs, &bound.outputs, *i))
+            .map(|(i, port)| (port.name.as_str(), lend(outputs[i], ReadWrite::ReadWrite)));
+        match bound.binding.rebind_all(of_inputs, of_outputs) {
+            Err(Error::Session(SessionError::Overlap { .. })) => return self.bind(places, kernel, false),
+            result => result?,
+        }
+        bound.moved = moved(&bound.binding);
+        (bound.inputs, bound.outputs) = (inputs, outputs);
+        Ok(bound)
+    }
+
+    fn input_places(&self, places: &[Place]) -> Result<Vec<At>, Failure> {
+        let at = |(place, port): (&Place, &Port)| {
+            let bytes = types::stored_bytes(place.element, &place.dims);
+            let bytes = bytes.ok_or_else(|| Failure::argument(format!("{:?} is too large", port.name)))?;
+            Ok((place.data.addr(), bytes))
+        };
+        places.iter().zip(&self.inputs).map(at).collect()
+    }
+
+    fn output_places(&self, dims: &[Vec<i64>], kernel: &Kernel) -> Result<Vec<At>, Failure> {
+        let mut outputs = Vec::with_capacity(dims.len());
+        for (o, (sizes, port)) in dims.iter().zip(&self.outputs).enumerate() {
+            let bytes = types::stored_bytes(port.element, sizes);
+            let bytes = bytes.ok_or_else(|| Failure::argument(format!("{:?} is too large", port.name)))?;
+            outputs.push((kernel.output(o, sizes)?.addr(), bytes));
+        }
+        Ok(outputs)
+    }
+
+    /// Copies outputs whose sizes only the run told.
+    fn hand_out(
+        &self,
+        binding: &Binding<'static>,
+        kernel: &Kernel,
+        moved: &mut Moved,
+    ) -> Result<(), Failure> {
+        for (o, port) in self.outputs.iter().enumerate() {
+            let info = binding.output_info(&port.name)?;
+            check_type(port, info.dtype)?;
+            let sizes: Vec<i64> = info.shape.iter().map(|&d| d as i64).collect();
+            let (to, bytes) = (kernel.output(o, &sizes)?, info.bytes());
+            if bytes == 0 {
+                continue;
+            }
+            if to.is_null() {
+                return Err(Failure::argument(format!("output {:?} has no memory", port.name)));
+            }
+            // SAFETY: onnxruntime made the tensor of these sizes for this run, which alone writes it.
+            let to = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
+            binding.read_output(&port.name, to)?;
+            moved.copied += bytes as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Inputs and outputs, by position, that are one memory.
+fn shared(inputs: &[At], outputs: &[At]) -> Vec<(usize, usize)> {
+    let same = |i: usize, at: &At| outputs.iter().position(|other| other == at).map(|o| (i, o));
+    inputs.iter().enumerate().filter_map(|(i, at)| same(i, at)).collect()
+}
+
+fn check_type(port: &Port, dtype: DType) -> Result<(), Failure> {
+    if types::dtype(port.element) == Some(dtype) {
+        return Ok(());
+    }
+    Err(Failure::graph(format!("output {:?} is {dtype}, the model says type {}", port.name, port.element)))
+}
+
+/// Memory of onnxruntime's for one run.
+fn lend((address, bytes): At, access: ReadWrite) -> Memory<'static> {
+    let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address)).unwrap_or(NonNull::dangling());
+    // SAFETY: onnxruntime keeps inputs and outputs of a run where they are until the run returns; a binding that is kept
+    // gets the addresses of its next run before it runs. No one but the run writes them meanwhile.
+    Memory::lent(unsafe { Lent::raw(start, bytes as u64, access, Box::new(|| ())) })
+}
+
+/// What each run of a binding moves.
+fn moved(binding: &Binding<'static>) -> Moved {
+    let mut moved = Moved::default();
+    for verdict in binding.verdicts() {
+        match verdict.path.copies_on_cpu() {
+            true => moved.copied += verdict.bytes,
+            false => moved.in_place += verdict.bytes,
+        }
+    }
+    moved
+}

@@ -1,0 +1,314 @@
+"""The provider in an unmodified onnxruntime."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto as T
+from onnx import helper as h
+from onnx import numpy_helper
+
+import provider
+from provider import session, stats
+
+
+def value(name, shape, kind=T.FLOAT):
+    return h.make_tensor_value_info(name, kind, shape)
+
+
+def model(nodes, inputs, outputs, initializers=(), opset=17):
+    graph = h.make_graph(nodes, "g", inputs, outputs, list(initializers))
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=8)
+
+
+def chain():
+    """y = relu(a + b), of open size."""
+    nodes = [h.make_node("Add", ["a", "b"], ["c"]), h.make_node("Relu", ["c"], ["y"])]
+    return model(nodes, [value("a", ["n", 64]), value("b", ["n", 64])], [value("y", ["n", 64])])
+
+
+def network(seed=7):
+    """A small convolutional network with large constants."""
+    random = np.random.default_rng(seed)
+    weight = lambda name, *shape: numpy_helper.from_array(
+        (random.standard_normal(shape) * 0.1).astype(np.float32), name
+    )
+    constants = [weight("w1", 16, 3, 3, 3), weight("b1", 16), weight("w2", 64, 16, 3, 3), weight("w3", 64, 10)]
+    nodes = [
+        h.make_node("Conv", ["x", "w1", "b1"], ["a"], pads=[1, 1, 1, 1]),
+        h.make_node("Relu", ["a"], ["b"]),
+        h.make_node("Conv", ["b", "w2"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        h.make_node("Sigmoid", ["c"], ["d"]),
+        h.make_node("GlobalAveragePool", ["d"], ["e"]),
+        h.make_node("Flatten", ["e"], ["f"]),
+        h.make_node("MatMul", ["f", "w3"], ["y"]),
+    ]
+    return model(nodes, [value("x", ["n", 3, 32, 32])], [value("y", ["n", 10])], constants)
+
+
+def reference(model, feeds):
+    model = model if isinstance(model, str) else model.SerializeToString()
+    return ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def test_it_is_listed():
+    devices = provider.register()
+    assert len(devices) == 1
+    assert (devices[0].ep_name, devices[0].ep_vendor) == (provider.NAME, "onepool")
+    assert session(chain()).get_providers()[0] == provider.NAME
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_results_are_those_of_onnxruntime_for_each_size(device):
+    for made, name, width in ((chain(), "a", 64), (network(), "x", None)):
+        run = session(made, {"device": device})
+        for n in (1, 5, 1, 33):
+            shape = (n, 64) if width else (n, 3, 32, 32)
+            feeds = {i.name: np.random.default_rng(n).standard_normal(shape, np.float32) for i in run.get_inputs()}
+            for got, wanted in zip(run.run(None, feeds), reference(made, feeds)):
+                np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def aligned(shape, offset=0):
+    """Zeros that begin on a page."""
+    count = int(np.prod(shape))
+    raw = np.zeros(count * 4 + (1 << 17), np.uint8)
+    start = -raw.ctypes.data % (1 << 16) + offset
+    return raw[start : start + count * 4].view(np.float32).reshape(shape)
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_no_byte_of_bound_memory_is_copied(device):
+    n = 4096
+    run = session(chain(), {"device": device, "strict": "1"})
+    a, b, y = (aligned((n, 64)) for _ in range(3))
+    binding = run.io_binding()
+    for name, array in (("a", a), ("b", b)):
+        binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+    binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
+    before = stats()
+    for k in range(3):
+        a[:], b[:] = k, -1
+        run.run_with_iobinding(binding)
+        assert (y == max(k - 1, 0)).all()
+    moved = stats() - before
+    assert (moved.runs, moved.bytes_copied) == (3, 0)
+    assert moved.bytes_in_place == 3 * 3 * a.nbytes
+    if device == "cpu":
+        assert moved.bindings == 1
+
+
+def test_arrays_of_numpy_are_used_where_they_are():
+    run = session(chain())
+    before = stats()
+    for n in (1, 100, 1000):
+        feeds = {"a": np.ones((n, 64), np.float32), "b": np.ones((n, 64), np.float32)}
+        assert (run.run(None, feeds)[0] == 2).all()
+    moved = stats() - before
+    assert moved.bytes_copied == 0 and moved.bytes_in_place > 0
+
+
+def test_ort_values_are_used_where_they_are():
+    run = session(chain())
+    a = ort.OrtValue.ortvalue_from_numpy(np.full((8, 64), 3, np.float32))
+    before = stats()
+    (y,) = run.run_with_ort_values(["y"], {"a": a, "b": a})
+    assert (y.numpy() == 6).all()
+    assert (stats() - before).bytes_copied == 0
+
+
+def test_an_output_may_lie_where_an_input_does():
+    run = session(chain())
+    a, b, other = (aligned((16, 64)) for _ in range(3))
+    for place in (other, a, other, a):
+        a[:], b[:] = 2, 3
+        binding = run.io_binding()
+        for name, array in (("a", a), ("b", b)):
+            binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+        binding.bind_output("y", "cpu", 0, np.float32, place.shape, place.ctypes.data)
+        run.run_with_iobinding(binding)
+        assert (place == 5).all()
+
+
+def test_runs_in_parallel_are_not_mixed_up():
+    run, made = session(network()), network()
+    wanted = {}
+    for k in range(8):
+        x = np.full((1 + k % 3, 3, 32, 32), k, np.float32)
+        wanted[k] = (x, reference(made, {"x": x})[0])
+    wrong = []
+
+    def work(k):
+        x, y = wanted[k]
+        for _ in range(10):
+            got = run.run(None, {"x": x})[0]
+            if got.shape != y.shape or not np.allclose(got, y, rtol=1e-4, atol=1e-5):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_control_flow_is_taken_whole():
+    body = lambda op: h.make_graph([h.make_node(op, ["a", "one"], ["r"])], "b", [], [value("r", ["n"])])
+    one = numpy_helper.from_array(np.ones(1, np.float32), "one")
+    branch = h.make_node("If", ["c"], ["y"], then_branch=body("Add"), else_branch=body("Sub"))
+    made = model([branch], [value("c", [], T.BOOL), value("a", ["n"])], [value("y", ["n"])], [one])
+    # Releases before 1.28 do not hand over what the branches alone read.
+    run = session(made, fallback=tuple(map(int, ort.__version__.split(".")[:2])) < (1, 28))
+    a = np.arange(5, dtype=np.float32)
+    for c in (True, False):
+        assert np.array_equal(run.run(None, {"c": np.array(c), "a": a})[0], a + (1 if c else -1))
+
+    turn = h.make_graph(
+        [h.make_node("Add", ["s", "a"], ["t"]), h.make_node("Identity", ["go"], ["on"])],
+        "turn",
+        [value("i", [], T.INT64), value("go", [], T.BOOL), value("s", ["n"])],
+        [value("on", [], T.BOOL), value("t", ["n"])],
+    )
+    made = model(
+        [h.make_node("Loop", ["m", "", "a"], ["y"], body=turn)],
+        [value("m", [], T.INT64), value("a", ["n"])],
+        [value("y", ["n"])],
+    )
+    run = session(made)
+    for m in (0, 3):
+        assert np.array_equal(run.run(None, {"m": np.array(m), "a": a})[0], a * (m + 1))
+
+
+def test_sizes_that_only_the_run_tells():
+    made = model([h.make_node("NonZero", ["a"], ["y"])], [value("a", ["n"])], [value("y", [1, "k"], T.INT64)])
+    run = session(made)
+    for a in ([0, 1, 2, 0], [0, 0], [1]):
+        assert run.run(None, {"a": np.array(a, np.float32)})[0].tolist() == [np.nonzero(a)[0].tolist()]
+
+
+def test_nodes_that_it_lacks_stay_with_onnxruntime():
+    nodes = [
+        h.make_node("Add", ["a", "a"], ["b"]),
+        h.make_node("Cast", ["b"], ["t"], to=T.STRING),
+        h.make_node("Cast", ["t"], ["u"], to=T.FLOAT),
+        h.make_node("Mul", ["u", "b"], ["y"]),
+    ]
+    made = model(nodes, [value("a", [3])], [value("y", [3])])
+    with pytest.raises(Exception, match="fallback"):
+        session(made)
+    before = stats()
+    run = session(made, fallback=True)
+    found = stats() - before
+    assert (found.parts, found.nodes) == (2, 2)
+    assert run.run(None, {"a": np.array([1, 2, 3], np.float32)})[0].tolist() == [4, 16, 36]
+
+
+def test_weights_in_another_file(tmp_path):
+    made, path = network(), str(tmp_path / "m.onnx")
+    onnx.save(made, path, save_as_external_data=True, location="w.bin", size_threshold=64)
+    x = np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32)
+    got = session(path).run(None, {"x": x})[0]
+    np.testing.assert_allclose(got, reference(path, {"x": x})[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("embed", ["0", "1"])
+def test_a_model_of_compiled_parts_goes_round(tmp_path, embed):
+    made, path = network(), str(tmp_path / "m_ctx.onnx")
+    entries = {"ep.context_enable": "1", "ep.context_embed_mode": embed, "ep.context_file_path": path}
+    x = np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32)
+    first = session(made, entries=entries).run(None, {"x": x})[0]
+    written = onnx.load(path)
+    assert [node.op_type for node in written.graph.node] == ["EPContext"]
+    run = session(path)
+    assert np.array_equal(run.run(None, {"x": x})[0], first)
+    # What it holds was changed: an error, and no crash.
+    node = written.graph.node[0]
+    held = next(a for a in node.attribute if a.name == "ep_cache_context")
+    if embed == "1":
+        held.s = b"something else"
+        onnx.save(written, path)
+    else:
+        (tmp_path / held.s.decode()).write_bytes(b"something else")
+    with pytest.raises(Exception, match="another version, or damaged"):
+        session(path)
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"devise": "cpu"}, "there is no option \"devise\""),
+        ({"device": "nothing"}, "there is no device API"),
+        ({"precision": "int8"}, "expected float32 or float16"),
+        ({"strict": "yes"}, "expected 0 or 1"),
+        ({"copy_threshold": "-1"}, "expected a number of bytes"),
+    ],
+)
+def test_what_is_wrong_with_an_option_is_said(options, says):
+    with pytest.raises(Exception, match=re.escape(says)):
+        session(chain(), options)
+
+
+def test_small_tensors_are_copied_unless_options_say_otherwise():
+    small = np.zeros((1, 64), np.float32)
+    copied = {}
+    for strict in ("0", "1"):
+        run = session(chain(), {"device": "sim", "strict": strict})
+        before = stats()
+        assert (run.run(None, {"a": small, "b": small})[0] == 0).all()
+        copied[strict] = (stats() - before).bytes_copied
+    assert copied["0"] == 3 * small.nbytes and copied["1"] == 0
+    run = session(chain(), {"device": "sim", "copy_threshold": "0"})
+    before = stats()
+    run.run(None, {"a": small, "b": small})
+    assert (stats() - before).bytes_copied == 0
+
+
+def test_shapes_that_do_not_fit_are_an_error():
+    with pytest.raises(Exception, match="onepool|INVALID_ARGUMENT"):
+        session(chain()).run(None, {"a": np.zeros((2, 64), np.float32), "b": np.zeros((3, 64), np.float32)})
+
+
+def test_verdicts_are_in_the_log():
+    program = (
+        "import numpy as np, test_provider as t\n"
+        "s = t.session(t.chain(), log_severity_level=1)\n"
+        "s.run(None, {'a': np.zeros((4, 64), np.float32), 'b': np.zeros((4, 64), np.float32)})\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent, capture_output=True, text=True, check=True
+    ).stderr
+    assert "onepool takes 2 of 2 nodes in 1 parts" in said
+    assert "a: used in place by the CPU, 1024 bytes" in said
+
+
+def test_the_library_can_be_unloaded_and_loaded_again():
+    program = (
+        "import gc, time, numpy as np, onnxruntime as ort, provider, test_provider as t\n"
+        "for _ in range(3):\n"
+        "    s = t.session(t.network())\n"
+        "    s.run(None, {'x': np.zeros((2, 3, 32, 32), np.float32)})\n"
+        "    del s\n"
+        "    gc.collect()\n"
+        "    ort.unregister_execution_provider_library('onepool')\n"
+        "    time.sleep(0.1)\n"
+        "print('done')\n"
+    )
+    folder = pathlib.Path(__file__).parent
+    said = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (0, "done\n"), said.stderr
+
+
+def test_the_program_of_the_page_runs(tmp_path):
+    page = (pathlib.Path(__file__).parents[3] / "docs/ORT.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    onnx.save(network(), tmp_path / "model.onnx")
+    said = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.startswith("(1, 10)")
