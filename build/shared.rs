@@ -1,4 +1,4 @@
-//! What shaders and Rust share beyond parameters: enumerations and numbers that a shader defines and Rust gets, and groups
+//! Definitions that shaders and Rust share: enumerations and numbers that a shader defines and Rust gets, and groups
 //! of parameters that several files have.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use onepool_spirv::types::{ScalarType, ValueType};
 use super::source::{Files, Source};
 use super::table::{camel, line};
 
-/// What one file shares.
+/// The shared definitions of one file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Shared {
     enums: Vec<Enum>,
@@ -24,8 +24,8 @@ struct Enum {
     members: Vec<(String, u32, String)>,
 }
 
-/// A line `const uint NAME = 32u;`, `const float NAME = 1.5;` or `#define NAME 32u` that ends in `// rust: what it is`, or in
-/// `// rust OTHER: what it is` where it has another name in Rust.
+/// A line `const uint NAME = 32u;`, `const float NAME = 1.5;`, `#define NAME 32u` or `#define NAME 0x20u` (a `u32` in Rust)
+/// that ends in `// rust: what it is`, or in `// rust OTHER: what it is` where it has another name in Rust.
 #[derive(Debug, PartialEq, Eq)]
 struct Number {
     name: String,
@@ -269,9 +269,12 @@ fn number(code: &str, what: &str) -> Option<Number> {
         _ => return None,
     };
     let whole: Option<usize> = value.strip_suffix('u').unwrap_or(value).parse().ok();
-    let (ty, value) = match whole {
-        Some(whole) => ("usize", whole.to_string()),
-        None => ("f32", value.parse::<f32>().ok().map(|number| format!("{number:?}"))?),
+    let bits =
+        value.strip_prefix("0x").and_then(|bits| u32::from_str_radix(bits.strip_suffix('u')?, 16).ok());
+    let (ty, value) = match (whole, bits) {
+        (Some(whole), _) => ("usize", whole.to_string()),
+        (None, Some(bits)) => ("u32", format!("{bits:#010x}")),
+        (None, None) => ("f32", value.parse::<f32>().ok().map(|number| format!("{number:?}"))?),
     };
     let alias = alias.trim();
     let name = if alias.is_empty() { name } else { alias };

@@ -208,3 +208,33 @@ fn on_simulated_devices() {
 fn on_vulkan() {
     fused_and_unfused_agree("vulkan", 120);
 }
+
+/// The gate of a SwiGLU in `float16`: one chain, computed in `float32` and rounded once.
+#[test]
+fn a_gate_of_halves_is_one_chain() {
+    use half::f16;
+    for device in ["cpu", "sim:0", "vulkan", "opencl"] {
+        let mut g = GraphBuilder::new("gate");
+        let [x, up] = ["x", "up"].map(|name| g.input(name, DType::F16, [3.into(), 70.into()]));
+        let sigmoid = g.op(ops::unary(Function::Sigmoid), &[x]);
+        let swish = g.op(ops::mul(), &[x, sigmoid]);
+        let two = g.constant("two", Tensor::new([], &[f16::from_f32(2.0)]).unwrap());
+        let scaled = g.op(ops::mul(), &[swish, two]);
+        let y = g.op(ops::mul(), &[scaled, up]);
+        g.output("y", y);
+        let inputs: Vec<Vec<f16>> =
+            [3, 5].map(|seed| values(210, seed).into_iter().map(f16::from_f32).collect()).to_vec();
+        let tensor = |values: &Vec<f16>| Tensor::new([3, 70], values).unwrap();
+        let named = ["x", "up"].into_iter().zip(&inputs).map(|(n, v)| (n.to_owned(), tensor(v))).collect();
+        let desc = ContextDesc { validation: true, ..ContextDesc::default() };
+        let context = Registry::with_defaults().open(device, &desc).unwrap();
+        let (outputs, fused) = run(&context, (g.build().unwrap(), named), true);
+        assert_eq!(fused, 3, "{device}");
+        for (i, got) in outputs[0].as_slice::<f16>().unwrap().iter().enumerate() {
+            let (x, up) = (inputs[0][i].to_f32(), inputs[1][i].to_f32());
+            let want = 2.0 * x / (1.0 + (-x).exp()) * up;
+            assert!((got.to_f32() - want).abs() <= 1e-3 * want.abs().max(0.1), "{device}: {got}, not {want}");
+        }
+        assert_eq!(context.validation_messages(), Vec::<String>::new());
+    }
+}

@@ -1,6 +1,6 @@
 // The common part of the kernels of scaled dot product attention: sizes, strides, and masking.
-// Bindings 0 to 2 are queries, keys and values, declared by the kernels; SINKS is the number of another. With
-// ONLY_SINKS there are no masks and no numbers of valid keys.
+// Bindings 0 to 2 are queries, keys and values, declared by the kernels; SINKS is the number of another. With ONLY_SINKS
+// there are no masks and no numbers of valid keys.
 #ifndef ONEPOOL_ATTENTION_GLSL
 #define ONEPOOL_ATTENTION_GLSL
 

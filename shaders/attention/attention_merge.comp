@@ -16,6 +16,8 @@ layout(set = 0, binding = 0, std430) readonly buffer Parts { float parts[]; };
 SPEC(9, uint, PARTS, 1u);     // of the keys
 layout(set = 0, binding = 2, std430) writeonly buffer Y { T y[]; };
 
+shared float shown[64];
+
 void main()
 {
     uint group = linear_group();
@@ -29,23 +31,53 @@ void main()
     uint size = p.v_head + 4u;
     uint from = group * PARTS * size;
     float top = HIDDEN;
-    for (uint n = 0u; n < PARTS; ++n) {
+    for (uint n = t; n < PARTS; n += 64u) {
         top = max(top, parts[from + n * size]);
     }
+    shown[t] = top;
+    barrier();
+    for (uint step = 32u; step > 0u; step /= 2u) {
+        if (t < step) {
+            shown[t] = max(shown[t], shown[t + step]);
+        }
+        barrier();
+    }
+    top = shown[0];
+    float largest = top;
+    barrier();
     float total = 0.0;
-    for (uint n = 0u; n < PARTS; ++n) {
+    for (uint n = t; n < PARTS; n += 64u) {
         total += parts[from + n * size + 1u] * weight(parts[from + n * size], top);
     }
-    bool nothing = is_hidden(top);
-    float largest = top;
+    shown[t] = total;
+    barrier();
+    for (uint step = 32u; step > 0u; step /= 2u) {
+        if (t < step) {
+            shown[t] += shown[t + step];
+        }
+        barrier();
+    }
+    total = shown[0];
     float share = sink_into(top, total) / total;
     uint to = batch * p.y_batch + head * p.y_head + row * p.y_row;
-    for (uint d = t; d < p.v_head; d += 64u) {
+    for (uint first = 0u; first < p.v_head; first += 64u) {
+        uint d = first + t;
         float sum = 0.0;
-        for (uint n = 0u; n < PARTS; ++n) {
-            float w = weight(parts[from + n * size], largest);
-            sum = w > 0.0 ? fma(w, parts[from + n * size + 4u + d], sum) : sum;
+        for (uint begins = 0u; begins < PARTS; begins += 64u) {
+            barrier();
+            uint n = begins + t;
+            shown[t] = n < PARTS ? weight(parts[from + n * size], largest) : 0.0;
+            barrier();
+            // The parts of keys that a sequence has not reached come last, and weigh nothing.
+            uint count = min(64u, PARTS - begins);
+            for (uint i = 0u; i < count && d < p.v_head; ++i) {
+                if (shown[i] > 0.0) {
+                    sum = fma(shown[i], parts[from + (begins + i) * size + 4u + d], sum);
+                }
+            }
         }
-        y[to + d] = T(nothing ? 0.0 : sum * share);
+        if (d < p.v_head) {
+            y[to + d] = T(is_hidden(largest) ? 0.0 : sum * share);
+        }
     }
 }

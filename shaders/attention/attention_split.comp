@@ -28,10 +28,17 @@ const uint HEAD_MAX = 256u;   // rust: the largest head
 const uint LEAST_KEYS = 32u;  // rust: the fewest keys of a part but the last
 const uint LANES = 4u;        // invocations that share the product with one key
 const uint ABREAST = 128u / LANES;
+const uint EACH = 128u / QUERIES_MAX;
 
 shared vec4 query[QUERIES_MAX * HEAD_MAX / 4u];
 shared float scores[QUERIES_MAX * KEYS];
-shared vec4 sums[128];
+shared vec4 sums[4][128];
+
+// The row of the result for query `i` of those that read keys `kv`.
+uint place(uint kv, uint i)
+{
+    return (batch * p.q_heads + kv * p.share + i % p.share) * p.q_len + i / p.share;
+}
 
 void main()
 {
@@ -85,69 +92,66 @@ void main()
             }
         }
         [[unroll]] for (uint n = 0u; n < QUERIES_MAX / 4u; ++n) {
-            if (4u * n < QUERIES) {
-                sums[t] = vec4(own[4u * n], own[4u * n + 1u], own[4u * n + 2u], own[4u * n + 3u]);
-                barrier();
-                // Lane `l` finishes query `4 n + l`.
-                uint from = t - lane;
-                float s = sums[from][lane] + sums[from + 1u][lane] + sums[from + 2u][lane] + sums[from + 3u][lane];
-                uint own_query = 4u * n + lane;
-                if (key < keys && own_query < count) {
-                    uint i = first_query + own_query;
-                    head = kv * p.share + i % p.share;
-                    scores[own_query * KEYS + key] = masked(capped(s * p.scale), bias(i / p.share, first + key));
-                }
-                barrier();
+            sums[n][t] = vec4(own[4u * n], own[4u * n + 1u], own[4u * n + 2u], own[4u * n + 3u]);
+        }
+        barrier();
+        // Lane `l` finishes queries `l`, `l + 4`.
+        uint from = t - lane;
+        [[unroll]] for (uint n = 0u; n < QUERIES_MAX / 4u; ++n) {
+            uint own_query = 4u * n + lane;
+            if (key < keys && own_query < count) {
+                float s = sums[n][from][lane] + sums[n][from + 1u][lane] + sums[n][from + 2u][lane] + sums[n][from + 3u][lane];
+                uint i = first_query + own_query;
+                head = kv * p.share + i % p.share;
+                scores[own_query * KEYS + key] = masked(capped(s * p.scale), bias(i / p.share, first + key));
             }
         }
+        barrier();
     }
 
-    // Weights relative to the largest score of each query, and their sum.
+    // Weights relative to the largest score of each query, and their sum: 16 invocations do one query.
+    uint own_query = t / EACH;
+    bool inside = own_query < count;
+    float top = HIDDEN;
+    for (uint key = t % EACH; inside && key < keys; key += EACH) {
+        top = max(top, scores[own_query * KEYS + key]);
+    }
+    sums[0][t].x = top;
+    barrier();
+    for (uint step = EACH / 2u; step > 0u; step /= 2u) {
+        if (t % EACH < step) {
+            sums[0][t].x = max(sums[0][t].x, sums[0][t + step].x);
+        }
+        barrier();
+    }
+    top = sums[0][own_query * EACH].x;
+    float total = 0.0;
+    for (uint key = t % EACH; inside && key < keys; key += EACH) {
+        float w = weight(scores[own_query * KEYS + key], top);
+        scores[own_query * KEYS + key] = w;
+        total += w;
+    }
+    sums[1][t].x = total;
+    barrier();
+    for (uint step = EACH / 2u; step > 0u; step /= 2u) {
+        if (t % EACH < step) {
+            sums[1][t].x += sums[1][t + step].x;
+        }
+        barrier();
+    }
+    if (t % EACH == 0u && inside) {
+        uint to = (place(kv, first_query + own_query) * PARTS + part) * (p.v_head + 4u);
+        parts[to] = top;
+        parts[to + 1u] = sums[1][t].x;
+    }
+    barrier();
+
     uint strip = t / COLS;
     uint strips = 128u / COLS;
     uint col = t % COLS;
     vec4 result[QUERIES_MAX];
     [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
         result[n] = vec4(0.0);
-        if (n < QUERIES) {
-            bool inside = n < count;
-            float top = HIDDEN;
-            for (uint key = t; inside && key < keys; key += 128u) {
-                top = max(top, scores[n * KEYS + key]);
-            }
-            sums[t].x = top;
-            barrier();
-            for (uint step = 64u; step > 0u; step /= 2u) {
-                if (t < step) {
-                    sums[t].x = max(sums[t].x, sums[t + step].x);
-                }
-                barrier();
-            }
-            top = sums[0].x;
-            barrier();
-            float total = 0.0;
-            for (uint key = t; inside && key < keys; key += 128u) {
-                float w = weight(scores[n * KEYS + key], top);
-                scores[n * KEYS + key] = w;
-                total += w;
-            }
-            sums[t].x = total;
-            barrier();
-            for (uint step = 64u; step > 0u; step /= 2u) {
-                if (t < step) {
-                    sums[t].x += sums[t + step].x;
-                }
-                barrier();
-            }
-            if (t == 0u && inside) {
-                uint i = first_query + n;
-                uint row = (batch * p.q_heads + kv * p.share + i % p.share) * p.q_len + i / p.share;
-                uint to = (row * PARTS + part) * (p.v_head + 4u);
-                parts[to] = top;
-                parts[to + 1u] = sums[0].x;
-            }
-            barrier();
-        }
     }
     for (uint key = strip; key < keys && 4u * col < p.v_head; key += strips) {
         vec4 quad = vec4(v[(v_first + (first + key) * p.v_row) / 4u + col]);
@@ -157,25 +161,25 @@ void main()
             }
         }
     }
-    [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
-        if (n < QUERIES) {
-            sums[t] = result[n];
-            barrier();
-            for (uint step = strips / 2u; step > 0u; step /= 2u) {
-                if (strip < step) {
-                    sums[t] += sums[t + step * COLS];
-                }
-                barrier();
-            }
-            if (strip == 0u && 4u * col < p.v_head && n < count) {
-                uint i = first_query + n;
-                uint row = (batch * p.q_heads + kv * p.share + i % p.share) * p.q_len + i / p.share;
-                uint to = (row * PARTS + part) * (p.v_head + 4u) + 4u + 4u * col;
-                [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                    parts[to + e] = sums[t][e];
-                }
-            }
-            barrier();
+    [[unroll]] for (uint four = 0u; four < QUERIES_MAX; four += 4u) {
+        [[unroll]] for (uint n = 0u; n < 4u; ++n) {
+            sums[n][t] = result[four + n];
         }
+        barrier();
+        for (uint i = t; i < 4u * COLS; i += 128u) {
+            uint n = i / COLS;
+            uint quad = i % COLS;
+            if (four + n < count && 4u * quad < p.v_head) {
+                vec4 sum = vec4(0.0);
+                for (uint s = 0u; s < strips; ++s) {
+                    sum += sums[n][s * COLS + quad];
+                }
+                uint to = (place(kv, first_query + four + n) * PARTS + part) * (p.v_head + 4u) + 4u + 4u * quad;
+                [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+                    parts[to + e] = sum[e];
+                }
+            }
+        }
+        barrier();
     }
 }

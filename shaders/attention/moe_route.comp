@@ -45,8 +45,8 @@ void main()
         uint found = p.experts;
         for (uint e = 0u; e < p.experts; ++e) {
             float v = number(first + e);
-            bool behind = s == 0u || v < last || (v == last && e > expert);
-            if (behind && (found == p.experts || v > most)) {
+            bool after = s == 0u || v < last || (v == last && e > expert);
+            if (after && (found == p.experts || v > most)) {
                 most = v;
                 found = e;
             }
@@ -55,8 +55,8 @@ void main()
             float sum = 0.0;
             for (uint e = 0u; e < p.experts; ++e) {
                 float v = number(first + e);
-                bool behind = s == 0u || v < last || (v == last && e > expert);
-                sum += behind && most - v <= p.sparse * max(abs(v), most) ? exp(v - most) : 0.0;
+                bool after = s == 0u || v < last || (v == last && e > expert);
+                sum += after && most - v <= p.sparse * max(abs(v), most) ? exp(v - most) : 0.0;
             }
             factors[from + s] = 1.0 / sum;
         }

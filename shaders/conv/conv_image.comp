@@ -23,7 +23,7 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 layout(push_constant) uniform Params
 {
     uint n;             // invocations
-    uint ow, oh;        // sizes of the output
+    OUTPUT_2D
     uint oc, groups;    // output channels of a group, groups
     uint ic;            // input channels of a group
     WINDOW_2D(uint)

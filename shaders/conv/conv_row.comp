@@ -13,6 +13,7 @@
 #include "spec.glsl"
 #include "grid.glsl"
 #include "activation.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 8);
 SPEC(1, uint, PX, 8u);            // elements of a row
@@ -51,15 +52,10 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 layout(push_constant) uniform Params
 {
     uint n;             // invocations
-    uint ow, oh, od;    // sizes of the output
+    OUTPUT_3D
     uint oc, groups;    // output channels of a group, groups
     uint ic;            // input channels of a group
-    int id, ih, iw;     // sizes of the input
-    uint kd, kh;        // taps
-    uint kx;            // steps of KW taps along the row
-    int sd, sh;         // strides
-    int dd, dh;         // dilations
-    int pd, ph, pw;     // padding at the beginning
+    ROW_WINDOW_3D       // kx steps of KW taps along the row
     uint yc, yd, yh, yw;  // strides in the output of channels, planes, rows, elements
     uint y_first;       // where the output begins
     int last;           // the last element or texel of x

@@ -13,6 +13,7 @@
 #include "spec.glsl"
 #include "grid.glsl"
 #include "activation.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 8);
 SPEC(1, uint, PX, 8u);
@@ -52,11 +53,10 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 layout(push_constant) uniform Params
 {
     uint n;             // invocations
-    uint ow, oh;        // sizes of the output
+    OUTPUT_2D
     uint channels;      // output channels
     uint multiplier;    // output channels of one input channel
-    int ih, iw;         // sizes of the input
-    int ph, pw;         // padding at the beginning
+    PADDED_PLANE
     int last;           // the last element or texel of x
     float act_a, act_b;
 } p;

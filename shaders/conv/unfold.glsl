@@ -6,7 +6,7 @@
 
 layout(push_constant) uniform Params
 {
-    uint ow, oh, od;    // sizes of the output
+    OUTPUT_3D
     uint oc, groups;    // output channels of a group, groups
     uint ic;            // input channels of a group
     WINDOW_3D(uint)

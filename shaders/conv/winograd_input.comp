@@ -8,6 +8,7 @@
 #include "spec.glsl"
 #include "grid.glsl"
 #include "winograd.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 64);
 
@@ -18,12 +19,11 @@ layout(push_constant) uniform Params
 {
     uint n;
     uint ic;
-    uint channels;          // with those of zeros
+    uint channels;          // zero padding included
     uint first, tiles;
     uint line;              // elements from one channel to the next
     uint across, of_image;  // tiles of a row of them, and of an image
-    int ih, iw;
-    int ph, pw;
+    PADDED_PLANE
 } p;
 
 void main()

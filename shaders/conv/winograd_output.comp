@@ -8,6 +8,7 @@
 #include "grid.glsl"
 #include "activation.glsl"
 #include "winograd.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, BIASED, 0u);
@@ -24,7 +25,7 @@ layout(push_constant) uniform Params
     uint first, tiles;
     uint line;              // elements from one channel to the next
     uint across, of_image;  // tiles of a row of them, and of an image
-    uint oh, ow;
+    OUTPUT_2D
     float act_a, act_b;
 } p;
 

@@ -60,6 +60,17 @@ vec4 total(vec4 own, uint part, uint parts, uint apart)
     return all;
 }
 
+// The first of the sums; the others move up. So a loop over the rows there are names no element by a variable, and no
+// barrier is in a condition, which PoCL compiles wrongly.
+vec4 next(inout vec4 own[ROWS])
+{
+    vec4 first = own[0];
+    [[unroll]] for (uint r = 1u; r < ROWS; ++r) {
+        own[r - 1u] = own[r];
+    }
+    return first;
+}
+
 void main()
 {
     uint t = gl_LocalInvocationIndex;
@@ -84,12 +95,10 @@ void main()
             }
         }
     }
-    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        if (r < p.m) {
-            vec4 all = total(own[r], part, TEAM, 1u);
-            if (part == 0u) {
-                store(batch, r, col, all.x + all.y + all.z + all.w);
-            }
+    for (uint r = 0u; r < p.m; ++r) {
+        vec4 all = total(next(own), part, TEAM, 1u);
+        if (part == 0u) {
+            store(batch, r, col, all.x + all.y + all.z + all.w);
         }
     }
 #else
@@ -125,13 +134,11 @@ void main()
             }
         }
     }
-    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        if (r < p.m) {
-            vec4 all = total(own[r], part, parts, ACROSS);
-            if (part == 0u) {
-                [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                    store(batch, r, col + i, all[i]);
-                }
+    for (uint r = 0u; r < p.m; ++r) {
+        vec4 all = total(next(own), part, parts, ACROSS);
+        if (part == 0u) {
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                store(batch, r, col + i, all[i]);
             }
         }
     }

@@ -10,6 +10,7 @@
 #include "grid.glsl"
 
 LOCAL_SIZE(0, 64);
+#define MAX_RANK 8  // rust: dimensions of a block
 SPEC(1, uint, RANK, 8u);
 
 layout(set = 0, binding = 0, std430) readonly buffer Src { T src[]; };
@@ -17,9 +18,9 @@ layout(set = 0, binding = 1, std430) writeonly buffer Dst { T dst[]; };
 
 layout(push_constant) uniform Params
 {
-    uint dims[8];
-    int src_strides[8];
-    int dst_strides[8];
+    uint dims[MAX_RANK];
+    int src_strides[MAX_RANK];
+    int dst_strides[MAX_RANK];
     uint n;
     int src_offset;
     int dst_offset;

@@ -16,7 +16,7 @@ layout(push_constant) uniform Params
     uint n;
     uint channels;
     uint plane;             // elements of a channel
-    uint before, behind;    // channels summed over in addition to the element's own
+    uint before, after;    // channels summed over in addition to the element's own
     float factor, bias, exponent;
 } p;
 
@@ -28,7 +28,7 @@ void main()
     }
     uint c = i / p.plane % p.channels;
     uint low = c - min(c, p.before);
-    uint high = min(p.channels - 1u, c + min(p.behind, p.channels));
+    uint high = min(p.channels - 1u, c + min(p.after, p.channels));
     float sum = 0.0;
     for (uint k = low; k <= high; ++k) {
         float v = float(x[i + k * p.plane - c * p.plane]);

@@ -26,9 +26,9 @@ layout(set = 0, binding = 2, std430) writeonly buffer Places { uvec2 places[]; }
 layout(push_constant) uniform Params
 {
     uint n;
-    uint ow, oh, od;    // sizes of the output
+    OUTPUT_3D
     WINDOW_3D(int)
-    int qd, qh, qw;     // padding at the end
+    WINDOW_ENDS_3D
     float power;
 } p;
 

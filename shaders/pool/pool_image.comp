@@ -8,7 +8,7 @@
 #include "window.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, MEAN, 0u);          // whether it is the mean, else the largest
+SPEC(1, uint, MEAN, 0u);          // the mean, else the maximum
 SPEC(2, uint, INCLUDE_PAD, 0u);
 
 layout(set = 0, binding = 0) uniform sampler2D x;
@@ -17,9 +17,9 @@ layout(set = 0, binding = 1, std430) writeonly buffer Y { T y[]; };
 layout(push_constant) uniform Params
 {
     uint n;
-    uint ow, oh;    // sizes of the output
+    OUTPUT_2D
     WINDOW_2D(int)
-    int qh, qw;     // padding at the end
+    WINDOW_ENDS_2D
 } p;
 
 // The taps [first, end) inside an axis of `size` elements, for a window that begins at `start`.

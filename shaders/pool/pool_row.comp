@@ -9,6 +9,7 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 8);
 SPEC(1, uint, PX, 8u);
@@ -16,7 +17,7 @@ SPEC(2, uint, KW, 3u);
 SPEC(3, uint, SX, 1u);
 SPEC(4, uint, DX, 1u);
 SPEC(5, uint, SHIFT, 4u);         // input elements begin SHIFT elements into a texel; 4: not known
-SPEC(6, uint, MEAN, 0u);          // whether it is the mean, else the largest
+SPEC(6, uint, MEAN, 0u);          // the mean, else the maximum
 SPEC(7, uint, INCLUDE_PAD, 0u);
 
 #ifdef HALVES
@@ -35,11 +36,9 @@ layout(set = 0, binding = 1, std430) writeonly buffer Y { T y[]; };
 layout(push_constant) uniform Params
 {
     uint n;             // invocations
-    uint ow, oh;        // sizes of the output
-    int ih, iw;         // sizes of the input
-    int kh, sh, dh;     // taps, stride and dilation of columns
-    int ph, pw;         // padding at the beginning
-    int qh, qw;         // padding at the end
+    OUTPUT_2D
+    WINDOW_2D(int)      // along rows, constants have the same numbers
+    WINDOW_ENDS_2D
     int last;           // the last texel of x
 } p;
 

@@ -5,6 +5,7 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, FLIP, 0u);    // 0x80 for unsigned bytes
@@ -19,12 +20,8 @@ layout(push_constant) uniform Params
     uint n;                 // words
     uint rows, blocks, depth;
     uint matrix;            // elements of the image of one matrix
-    uint size[3];           // of the image
-    uint places[3];         // of the output
-    uint kernel[3];
-    uint stride[3];
-    uint dilation[3];
-    int pads[3];
+    WINDOW_3D(uint)
+    OUTPUT_3D
 } p;
 
 void main()
@@ -37,9 +34,10 @@ void main()
     uint block = i / 4u / p.rows % p.blocks;
     uint image = i / 4u / p.rows / p.blocks * p.matrix;
     uint first = (block * 4u + i % 4u) * 4u;
-    int d0 = int(row / (p.places[1] * p.places[2]) * p.stride[0]) - p.pads[0];
-    int h0 = int(row / p.places[2] % p.places[1] * p.stride[1]) - p.pads[1];
-    int w0 = int(row % p.places[2] * p.stride[2]) - p.pads[2];
+    int d0 = int(row / (p.oh * p.ow)) * p.sd - p.pd;
+    int h0 = int(row / p.ow % p.oh) * p.sh - p.ph;
+    int w0 = int(row % p.ow) * p.sw - p.pw;
+    uvec3 size = uvec3(p.id, p.ih, p.iw);
     uint outside = ZERO != 0u ? uint(zero[0]) : 0u;
     uint word = 0u;
     for (uint j = 0u; j < 4u; ++j) {
@@ -47,16 +45,16 @@ void main()
         if (k >= p.depth) {
             break;
         }
-        uint w = uint(w0 + int(k % p.kernel[2] * p.dilation[2]));
-        k /= p.kernel[2];
-        uint h = uint(h0 + int(k % p.kernel[1] * p.dilation[1]));
-        k /= p.kernel[1];
-        uint d = uint(d0 + int(k % p.kernel[0] * p.dilation[0]));
-        uint channel = k / p.kernel[0];
+        uint w = uint(w0 + int(k % p.kw) * p.dw);
+        k /= p.kw;
+        uint h = uint(h0 + int(k % p.kh) * p.dh);
+        k /= p.kh;
+        uint d = uint(d0 + int(k % p.kd) * p.dd);
+        uint channel = k / p.kd;
         uint byte = outside;
         // A negative place is a large one.
-        if (d < p.size[0] && h < p.size[1] && w < p.size[2]) {
-            byte = uint(x[image + ((channel * p.size[0] + d) * p.size[1] + h) * p.size[2] + w]);
+        if (d < size.x && h < size.y && w < size.z) {
+            byte = uint(x[image + ((channel * size.x + d) * size.y + h) * size.z + w]);
         }
         word |= (byte ^ FLIP) << (8u * j);
     }

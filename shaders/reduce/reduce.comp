@@ -33,6 +33,7 @@
 #define FINISH_LOG 3u   // log(y)
 
 LOCAL_SIZE(0, 64);
+#define MAX_RANK 5  // rust: dimensions kept, and dimensions reduced
 SPEC(1, uint, KEPT, 4u);      // dimensions kept
 SPEC(2, uint, REDUCED, 4u);   // dimensions reduced
 SPEC(3, uint, MAP, 0u);
@@ -44,14 +45,14 @@ layout(set = 0, binding = 1, std430) writeonly buffer Y { TY y[]; };
 
 layout(push_constant) uniform Params
 {
-    uint kept[5];
-    int kept_strides[5];
-    uint reduced[5];
-    int reduced_strides[5];
+    uint kept[MAX_RANK];
+    int kept_strides[MAX_RANK];
+    uint reduced[MAX_RANK];
+    int reduced_strides[MAX_RANK];
     uint n;
     uint inner;     // elements along the innermost reduced dimension
     uint outer;     // all the other reduced elements
-    uint count;     // what a mean divides by
+    uint count;     // divisor of a mean
 } p;
 
 int base_of(uint i)

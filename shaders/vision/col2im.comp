@@ -1,4 +1,4 @@
-// Images summed up from columns of their blocks: an invocation adds what falls on one element.
+// Images summed up from columns of their blocks: an invocation sums the columns of one element.
 // variant: f32  T=f32 A=float
 // variant: f16  T=f16 A=float EXT_STORAGE16
 // variant: i32  T=i32 A=int
@@ -6,6 +6,7 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 64);
 
@@ -15,20 +16,15 @@ layout(set = 0, binding = 1, std430) writeonly buffer Y { T y[]; };
 layout(push_constant) uniform Params
 {
     uint n;
-    int sizes[3];       // of an image
-    int kernel[3];      // of a block
-    int strides[3];
-    int dilations[3];
-    int pads[3];        // at the beginning
-    int blocks[3];
+    WINDOW_3D(int)      // of blocks over an image
+    OUTPUT_3D           // numbers of blocks
 } p;
 
-// The block along `axis` whose tap `k` falls on `at`, or -1.
-int block_of(int axis, int at, int k)
+// The block, of `blocks` along an axis, that reads position `from` of the padded image by its first tap, or -1.
+int block_at(int from, int stride, uint blocks)
 {
-    int from = at + p.pads[axis] - k * p.dilations[axis];
-    int block = from / p.strides[axis];
-    return from >= 0 && block * p.strides[axis] == from && block < p.blocks[axis] ? block : -1;
+    int block = from / stride;
+    return from >= 0 && block * stride == from && uint(block) < blocks ? block : -1;
 }
 
 void main()
@@ -37,22 +33,22 @@ void main()
     if (i >= p.n) {
         return;
     }
-    uint line = i / uint(p.sizes[2]);
-    uint slice = line / uint(p.sizes[1]);
-    uint plane = slice / uint(p.sizes[0]);
-    int w = int(i - line * uint(p.sizes[2]));
-    int h = int(line - slice * uint(p.sizes[1]));
-    int d = int(slice - plane * uint(p.sizes[0]));
+    uint line = i / uint(p.iw);
+    uint slice = line / uint(p.ih);
+    uint plane = slice / uint(p.id);
+    int w = int(i - line * uint(p.iw)) + p.pw;
+    int h = int(line - slice * uint(p.ih)) + p.ph;
+    int d = int(slice - plane * uint(p.id)) + p.pd;
     A sum = A(0);
-    for (int kd = 0; kd < p.kernel[0]; ++kd) {
-        int bd = block_of(0, d, kd);
-        for (int kh = 0; bd >= 0 && kh < p.kernel[1]; ++kh) {
-            int bh = block_of(1, h, kh);
-            for (int kw = 0; bh >= 0 && kw < p.kernel[2]; ++kw) {
-                int bw = block_of(2, w, kw);
+    for (int kd = 0; kd < p.kd; ++kd) {
+        int bd = block_at(d - kd * p.dd, p.sd, p.od);
+        for (int kh = 0; bd >= 0 && kh < p.kh; ++kh) {
+            int bh = block_at(h - kh * p.dh, p.sh, p.oh);
+            for (int kw = 0; bh >= 0 && kw < p.kw; ++kw) {
+                int bw = block_at(w - kw * p.dw, p.sw, p.ow);
                 if (bw >= 0) {
-                    int tap = ((int(plane) * p.kernel[0] + kd) * p.kernel[1] + kh) * p.kernel[2] + kw;
-                    int at = ((tap * p.blocks[0] + bd) * p.blocks[1] + bh) * p.blocks[2] + bw;
+                    int tap = ((int(plane) * p.kd + kd) * p.kh + kh) * p.kw + kw;
+                    int at = ((tap * int(p.od) + bd) * int(p.oh) + bh) * int(p.ow) + bw;
                     sum += A(x[at]);
                 }
             }

@@ -6,6 +6,7 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
+#include "window.glsl"
 
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, FACTORS, 0u);
@@ -22,12 +23,8 @@ layout(push_constant) uniform Params
     uint taps;
     uint offset_groups;
     uint channels;      // of one group of offsets
-    int ih, iw;         // sizes of the input
-    uint oh, ow;        // sizes of the output
-    uint kw;            // taps of a row
-    int sh, sw;         // strides
-    int dh, dw;         // dilations
-    int ph, pw;         // padding at the beginning
+    WINDOW_2D(uint)
+    OUTPUT_2D
 } p;
 
 // The elements around `place` of an axis of `size` and their weights; none outside.

@@ -31,6 +31,9 @@ mod config;
 mod decoder;
 mod error;
 mod files;
+mod fixed;
+mod growing;
+mod io;
 mod sampling;
 mod template;
 mod text;
@@ -270,8 +273,7 @@ impl Generator {
             runs: 0,
         };
         let start = Instant::now();
-        self.decoder.clear();
-        self.decoder.prepare(tokens)?;
+        self.decoder.begin(tokens)?;
         made.prepare_time = start.elapsed();
         let start = Instant::now();
         if !finished(self.decoder.forward(&prompt, run.as_ref()))? {

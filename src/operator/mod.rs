@@ -204,7 +204,7 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     }
 
     /// Its output as an expression of the values `args` of its inputs, where it maps the elements at one
-    /// place (broadcast by NumPy's rule) and all its tensors are `float32`. Chains of such operators become
+    /// place (broadcast by NumPy's rule) and all its tensors are `float32`, or all are `float16`. Chains of such operators become
     /// one kernel. Values that are known may be built in, and the input is then not needed.
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
         let _ = (cx, desc, args);

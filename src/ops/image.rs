@@ -1,4 +1,4 @@
-//! What operators and planner share about tensors that lie in images.
+//! Tensors in images, for operators and the planner.
 
 use std::sync::Arc;
 
@@ -19,13 +19,21 @@ pub(crate) fn is_planes(info: &TensorInfo, image: &ImageDesc) -> bool {
         && rows.is_some_and(|rows| usize::try_from(image.height) == Ok(rows))
 }
 
-/// A tensor in other rows: into an image where the output lies in one, out of one where the input does.
+/// A copy of a tensor that a plan adds.
 #[derive(Clone, Copy, Debug)]
-pub struct ImageCopy;
+pub enum TensorCopy {
+    /// From one device to another.
+    Crossing,
+    /// To other rows: into an image where the output lies in one, out of one where the input does.
+    Image,
+}
 
-impl Operator for ImageCopy {
+impl Operator for TensorCopy {
     fn name(&self) -> &'static str {
-        "ImageCopy"
+        match self {
+            TensorCopy::Crossing => "Copy",
+            TensorCopy::Image => "ImageCopy",
+        }
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
@@ -45,13 +53,17 @@ impl Operator for ImageCopy {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let info = cx.input(0)?;
         let (from, to) = (cx.image(0), cx.output_image(0));
-        let Some(any) = from.or(to) else { return Err(OpError::unsupported("a copy without an image")) };
+        let bytes = info.bytes() as u64;
+        let Some(any) = from.or(to) else {
+            lower.copy((Operand::Input(0), 0), (Operand::Output(0), 0), bytes);
+            return Ok(());
+        };
         let element = info.dtype.bytes() as u64;
         let row = any.row_bytes();
-        let distance = |image: Option<&ImageDesc>| image.map_or(row, |image| image.row_pitch);
-        let (from, to) = (distance(from), distance(to));
-        if from == to && (info.bytes() as u64).is_multiple_of(4) {
-            lower.copy((Operand::Input(0), 0), (Operand::Output(0), 0), info.bytes() as u64);
+        let stride = |image: Option<&ImageDesc>| image.map_or(row, |image| image.row_pitch);
+        let (from, to) = (stride(from), stride(to));
+        if from == to && bytes.is_multiple_of(4) {
+            lower.copy((Operand::Input(0), 0), (Operand::Output(0), 0), bytes);
             return Ok(());
         }
         let kernel = variants::ImageRows { t: Unit::Bytes(info.dtype.bytes()) }.id()?;
@@ -160,7 +172,7 @@ mod tests {
         ] {
             let cx = OpCx::for_infer(vec![Some(Fact::of(info.clone()))], 1);
             let cx = cx.with_outputs(vec![info.clone()]).with_images(vec![images.0], vec![images.1]);
-            let kernel = compact(ImageCopy.cpu(&cx).unwrap(), &cx);
+            let kernel = compact(TensorCopy::Image.cpu(&cx).unwrap(), &cx);
             let mut to = [9.0f32; 8];
             let end = if images.1.is_some() { 32 } else { 24 };
             let to_bytes = &mut bytemuck::cast_slice_mut::<f32, u8>(&mut to)[..end];

@@ -5,6 +5,7 @@
 mod absorb;
 mod activation;
 mod halves;
+mod pack;
 mod par;
 mod planes;
 mod real;

@@ -162,8 +162,8 @@ impl Planes {
             } else {
                 to[..n].copy_from_slice(&x[..n]);
             }
-            let (behind, _) = S::as_mut_simd_f32s(&mut to[n..][..S::F32_LANES]);
-            behind[0] = padding;
+            let (after, _) = S::as_mut_simd_f32s(&mut to[n..][..S::F32_LANES]);
+            after[0] = padding;
         }
     }
 }

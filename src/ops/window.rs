@@ -268,26 +268,102 @@ impl WindowAxis {
     }
 }
 
-impl From<[WindowAxis; 3]> for params::Window3d {
-    fn from(axes: [WindowAxis; 3]) -> Self {
-        params::Window3d {
-            input: axes.map(|a| a.input as i32),
-            taps: axes.map(|a| a.kernel as u32),
-            strides: axes.map(|a| a.stride as i32),
-            dilations: axes.map(|a| a.dilation as i32),
-            begins: axes.map(|a| a.pads[0] as i32),
-        }
+/// The numbers of some axes, outermost first, as parameters of kernels hold them (`shaders/include/window.glsl`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AxisNumbers<const N: usize> {
+    input: [i32; N],
+    output: [u32; N],
+    taps: [u32; N],
+    strides: [i32; N],
+    dilations: [i32; N],
+    begins: [i32; N],
+    ends: [i32; N],
+}
+
+impl<const N: usize> AxisNumbers<N> {
+    /// The numbers of `axes`.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] for numbers beyond 32 bits.
+    pub(crate) fn new(axes: [WindowAxis; N]) -> Result<Self, OpError> {
+        let all = |of: fn(&WindowAxis) -> i64| {
+            let numbers = axes.each_ref().map(|axis| i32::try_from(of(axis)).ok());
+            if numbers.contains(&None) {
+                return Err(OpError::unsupported("a device kernel for a window beyond 32 bits"));
+            }
+            Ok(numbers.map(Option::unwrap_or_default))
+        };
+        Ok(AxisNumbers {
+            input: all(|a| a.input as i64)?,
+            output: all(|a| a.output as i64)?.map(i32::cast_unsigned),
+            taps: all(|a| a.kernel as i64)?.map(i32::cast_unsigned),
+            strides: all(|a| a.stride as i64)?,
+            dilations: all(|a| a.dilation as i64)?,
+            begins: all(|a| a.pads[0])?,
+            ends: all(|a| a.pads[1])?,
+        })
+    }
+
+    /// The sizes of the output, innermost first.
+    fn sizes(&self) -> [u32; N] {
+        let mut sizes = self.output;
+        sizes.reverse();
+        sizes
     }
 }
 
-impl From<[WindowAxis; 2]> for params::Window2d {
-    fn from(axes: [WindowAxis; 2]) -> Self {
-        params::Window2d {
-            input: axes.map(|a| a.input as i32),
-            taps: axes.map(|a| a.kernel as u32),
-            strides: axes.map(|a| a.stride as i32),
-            dilations: axes.map(|a| a.dilation as i32),
-            begins: axes.map(|a| a.pads[0] as i32),
+impl From<AxisNumbers<3>> for params::Window3d {
+    fn from(AxisNumbers { input, taps, strides, dilations, begins, .. }: AxisNumbers<3>) -> Self {
+        params::Window3d { input, taps, strides, dilations, begins }
+    }
+}
+
+impl From<AxisNumbers<2>> for params::Window2d {
+    fn from(AxisNumbers { input, taps, strides, dilations, begins, .. }: AxisNumbers<2>) -> Self {
+        params::Window2d { input, taps, strides, dilations, begins }
+    }
+}
+
+impl From<AxisNumbers<2>> for params::PaddedPlane {
+    fn from(AxisNumbers { input, begins, .. }: AxisNumbers<2>) -> Self {
+        params::PaddedPlane { input, begins }
+    }
+}
+
+impl From<AxisNumbers<3>> for params::WindowEnds3d {
+    fn from(axes: AxisNumbers<3>) -> Self {
+        params::WindowEnds3d { padding: axes.ends }
+    }
+}
+
+impl From<AxisNumbers<2>> for params::WindowEnds2d {
+    fn from(axes: AxisNumbers<2>) -> Self {
+        params::WindowEnds2d { padding: axes.ends }
+    }
+}
+
+impl From<AxisNumbers<3>> for params::Output3d {
+    fn from(axes: AxisNumbers<3>) -> Self {
+        params::Output3d { sizes: axes.sizes() }
+    }
+}
+
+impl From<AxisNumbers<2>> for params::Output2d {
+    fn from(axes: AxisNumbers<2>) -> Self {
+        params::Output2d { sizes: axes.sizes() }
+    }
+}
+
+impl AxisNumbers<3> {
+    /// The window of a kernel that repeats its constant taps along rows `repeats` times.
+    pub(crate) fn row_window(self, repeats: u32) -> params::RowWindow3d {
+        let AxisNumbers { input, taps: [kd, kh, _], strides, dilations, begins, .. } = self;
+        params::RowWindow3d {
+            input,
+            taps: [kd, kh, repeats],
+            strides: [strides[0], strides[1]],
+            dilations: [dilations[0], dilations[1]],
+            begins,
         }
     }
 }

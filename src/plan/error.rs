@@ -57,7 +57,7 @@ pub enum PlanError {
     },
     /// Control dependencies, followed through aliases, are too many.
     #[error(
-        "control dependencies put nodes behind one another more than {limit} times; leave out those that follow from others"
+        "control dependencies order more than {limit} pairs of nodes; leave out those that follow from others"
     )]
     TooManyDependencies {
         /// Limit of a plan.

@@ -91,7 +91,7 @@ impl<'e> BindingBuilder<'e> {
 
     /// Binds one memory to input `input` and output `output`: the graph writes the elements that change where they lie,
     /// and moves nothing else. So a decoder extends a cache of keys and values of fixed length, as
-    /// GroupQueryAttention and TensorScatter do. [`Memory::own`] is memory of the session's own: it begins as zeros, keeps
+    /// GroupQueryAttention and TensorScatter do. [`Memory::own`] is the session's own memory: it begins as zeros, keeps
     /// its elements between runs, and is set by the name of the input.
     ///
     /// Binding equal memory to both by [`BindingBuilder::input`] and [`BindingBuilder::output`] does the same where the

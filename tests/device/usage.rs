@@ -96,12 +96,12 @@ fn dispatches() {
         }
         let to = Arg::Buffer(y.range(), write);
         for access in [Access::NONE, Access::TRANSFER_READ, Access::HOST_READ | read] {
-            let wrong = vec![Arg::Buffer(x.range(), access), to.clone()];
+            let wrong = vec![Arg::Buffer(x.range(), access), to];
             assert!(matches!(refused(&context, dispatch(wrong, 4)), Problem::Access { argument: 0, .. }));
         }
         // The CPU works on any address that its elements may have.
         if context.info().limits.argument_alignment > 4 {
-            let odd = vec![Arg::Buffer(range(&x, 4, 4), read), to.clone()];
+            let odd = vec![Arg::Buffer(range(&x, 4, 4), read), to];
             assert!(matches!(refused(&context, dispatch(odd, 4)), Problem::Misaligned { found: 4, .. }));
         }
         let long = vec![Arg::Buffer(x.range(), read)];

@@ -33,7 +33,7 @@ fn enumerations_become_rust() {
 #[test]
 fn numbers_become_rust() {
     let head = "const uint TILE = 32u;  // rust: rows\n#define SIDE 4 // rust SIDES: of a tile\n\
-                const float HALF = 0.5;  // rust: a half\n";
+                const float HALF = 0.5;  // rust: a half\n#define MASK 0xD2511F53u  // rust: a mask\n";
     let project = project(head, "uint n;", "dst[0] = TILE + p.n;");
     project.build().unwrap();
     let table = project.output("kernels.rs");
@@ -42,6 +42,7 @@ fn numbers_become_rust() {
         "pub const TILE: usize = 32;",
         "pub const SIDES: usize = 4;",
         "pub const HALF: f32 = 0.5;",
+        "pub const MASK: u32 = 0xd2511f53;",
     ] {
         assert!(table.contains(line), "{line} is not in\n{table}");
     }

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::slice;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use onepool::dlpack::ManagedTensor;
 use onepool::plan::PlannedIo;
 use onepool::session::{Binding, SessionError};
 use onepool::{DType, Shape};
@@ -11,7 +12,7 @@ use onepool::{DType, Shape};
 use crate::arg::{In, Out, Text, null};
 use crate::caller::Side;
 use crate::cancel::options;
-use crate::dlpack::{self, ManagedTensor};
+use crate::dlpack;
 use crate::handle::{Handle, Object, publish};
 use crate::memory::{Holds, bound, builder};
 use crate::region::View;

@@ -3,117 +3,16 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use onepool::{DType, Shape, Tensor, TensorInfo};
+use onepool::dlpack::{
+    COPIED, CPU, DataType, Device, DlTensor, MAJOR, ManagedTensor, PADDED, READ_ONLY, Version,
+};
+use onepool::{Shape, Tensor, TensorInfo};
 
 use crate::arg::{In, null};
 use crate::caller::{Foreign, Side, check_strides};
 use crate::region::View;
 use crate::status::{Failure, Status};
 use crate::types::MAX_RANK;
-
-/// The major version of the layout.
-const MAJOR: u32 = 1;
-/// The device type of the process's memory.
-const CPU: i32 = 1;
-const READ_ONLY: u64 = 1;
-const COPIED: u64 = 2;
-/// Elements of less than a byte have a byte each.
-const PADDED: u64 = 4;
-
-/// `DLPackVersion`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Version {
-    /// Another one is another layout.
-    pub major: u32,
-    /// Others are understood.
-    pub minor: u32,
-}
-
-/// `DLDevice`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Device {
-    /// What kind.
-    pub device_type: i32,
-    /// Which.
-    pub device_id: i32,
-}
-
-/// `DLDataType`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataType {
-    /// What kind.
-    pub code: u8,
-    /// Of how many bits.
-    pub bits: u8,
-    /// Of how many values.
-    pub lanes: u16,
-}
-
-/// `DLTensor`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct DlTensor {
-    /// Memory.
-    pub data: *mut c_void,
-    /// Where it is.
-    pub device: Device,
-    /// How many dimensions.
-    pub ndim: i32,
-    /// The element type.
-    pub dtype: DataType,
-    /// Sizes.
-    pub shape: *mut i64,
-    /// Strides in elements, or null for a compact tensor.
-    pub strides: *mut i64,
-    /// Where in the memory the tensor begins.
-    pub byte_offset: u64,
-}
-
-/// `DLManagedTensorVersioned`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct ManagedTensor {
-    /// The layout of what follows.
-    pub version: Version,
-    /// The producer's.
-    pub manager_ctx: *mut c_void,
-    /// The consumer calls it at the end.
-    pub deleter: Option<extern "C" fn(*mut ManagedTensor)>,
-    /// Bits.
-    pub flags: u64,
-    /// The tensor.
-    pub tensor: DlTensor,
-}
-
-/// Codes and bits of element types.
-const TYPES: [(u8, u8, DType); 23] = [
-    (2, 32, DType::F32),
-    (2, 16, DType::F16),
-    (4, 16, DType::BF16),
-    (2, 64, DType::F64),
-    (0, 8, DType::I8),
-    (0, 16, DType::I16),
-    (0, 32, DType::I32),
-    (0, 64, DType::I64),
-    (1, 8, DType::U8),
-    (1, 16, DType::U16),
-    (1, 32, DType::U32),
-    (1, 64, DType::U64),
-    (6, 8, DType::Bool),
-    (10, 8, DType::F8E4M3Fn),
-    (11, 8, DType::F8E4M3FnUz),
-    (12, 8, DType::F8E5M2),
-    (13, 8, DType::F8E5M2FnUz),
-    (14, 8, DType::F8E8M0),
-    (17, 4, DType::F4E2M1),
-    (0, 4, DType::I4),
-    (1, 4, DType::U4),
-    (0, 2, DType::I2),
-    (1, 2, DType::U2),
-];
 
 /// A tensor of another library's.
 #[derive(Debug)]
@@ -145,18 +44,19 @@ impl Managed {
         if side == Side::Output && flags & READ_ONLY != 0 {
             return Err(Failure::argument(argument, "is read-only, so no output can be written there"));
         }
-        let wanted = (t.dtype.code, t.dtype.bits);
-        let known = TYPES.iter().find(|(code, bits, _)| (*code, *bits) == wanted && t.dtype.lanes == 1);
-        let Some((_, bits, dtype)) = known else {
+        let Some(dtype) = t.dtype.element() else {
             return Err(Failure::new(
                 Status::WrongType,
                 format!("argument `{argument}` has elements of {:?}, which there are none of here", t.dtype),
             ));
         };
-        if *bits < 8 && flags & PADDED == 0 {
+        if t.dtype.bits < 8 && flags & PADDED == 0 {
             return Err(Failure::new(
                 Status::WrongType,
-                format!("argument `{argument}` packs elements of {bits} bits; they need a byte each"),
+                format!(
+                    "argument `{argument}` packs elements of {} bits; they need a byte each",
+                    t.dtype.bits
+                ),
             ));
         }
         let rank = usize::try_from(t.ndim).map_err(|_| Failure::argument(argument, "has a negative rank"))?;
@@ -165,7 +65,7 @@ impl Managed {
         if !t.strides.is_null() {
             check_strides(name, &shape, &list(t.strides, rank, argument)?)?;
         }
-        let info = TensorInfo::new(*dtype, shape);
+        let info = TensorInfo::new(dtype, shape);
         let offset = usize::try_from(t.byte_offset).ok().filter(|offset| *offset <= isize::MAX as usize);
         let offset = offset.ok_or_else(|| Failure::argument(argument, "has an impossible byte_offset"))?;
         if t.data.is_null() && info.bytes() > 0 {
@@ -223,14 +123,13 @@ fn managed(
 ) -> *mut ManagedTensor {
     let signed = |sizes: &[usize]| sizes.iter().map(|s| i64::try_from(*s).unwrap_or(i64::MAX)).collect();
     let (dims, strides): (Vec<i64>, Vec<i64>) = (signed(&info.shape), signed(&info.shape.strides()));
-    let known = TYPES.iter().find(|(.., dtype)| *dtype == info.dtype);
-    let (code, bits) = known.map_or((3, 0), |(code, bits, _)| (*code, *bits));
-    let flags = if bits < 8 { flags | PADDED } else { flags };
+    let dtype = DataType::of(info.dtype);
+    let flags = if dtype.bits < 8 { flags | PADDED } else { flags };
     let tensor = DlTensor {
         data,
         device: Device { device_type: CPU, device_id: 0 },
         ndim: info.shape.rank() as i32,
-        dtype: DataType { code, bits, lanes: 1 },
+        dtype,
         shape: ptr::null_mut(),
         strides: ptr::null_mut(),
         byte_offset: 0,

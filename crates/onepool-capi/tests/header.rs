@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::mem::offset_of;
 
-use onepool_capi::dlpack::{DlTensor, ManagedTensor};
+use onepool::dlpack::{DlTensor, ManagedTensor};
 use onepool_capi::run::FOREVER;
 use onepool_capi::status::Status;
 use onepool_capi::types::{

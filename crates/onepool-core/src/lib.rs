@@ -2,6 +2,7 @@
 //!
 //! No device and no graph: pure types, arithmetic over ranges, and the calls of the operating system that memory needs.
 
+pub mod dlpack;
 pub mod dtype;
 pub mod files;
 pub mod limits;

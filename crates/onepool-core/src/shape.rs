@@ -135,6 +135,14 @@ impl Shape {
         strides
     }
 
+    /// Whether a tensor with these strides in elements lies compactly in row-major order.
+    pub fn is_compact(&self, strides: &[i64]) -> bool {
+        let same =
+            |((got, want), dim): ((&i64, usize), &usize)| *dim == 1 || usize::try_from(*got) == Ok(want);
+        strides.len() == self.rank()
+            && (self.elements() == 0 || strides.iter().zip(self.strides()).zip(&self.0).all(same))
+    }
+
     /// The axis `axis`, negative ones counted from the end, as an index.
     ///
     /// # Errors
@@ -316,6 +324,15 @@ mod tests {
 
     fn s(d: &[usize]) -> Shape {
         Shape::new(d).unwrap()
+    }
+
+    #[test]
+    fn compact_strides_are_known_and_those_of_one_element_do_not_count() {
+        assert!(s(&[2, 3]).is_compact(&[3, 1]) && s(&[2, 1, 3]).is_compact(&[3, -7, 1]));
+        assert!(s(&[0, 3]).is_compact(&[9, 9]) && s(&[]).is_compact(&[]));
+        assert!(
+            !s(&[2, 3]).is_compact(&[1, 2]) && !s(&[2]).is_compact(&[-1]) && !s(&[2, 3]).is_compact(&[1])
+        );
     }
 
     #[test]

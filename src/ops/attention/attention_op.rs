@@ -401,12 +401,12 @@ pub(super) fn fill_cache<T: Real>(
     let short = || KernelError::Value { what: "an operand of attention is too short".to_owned() };
     for (n, cache) in cache.chunks_mut((s.kv_len * size).max(1)).enumerate() {
         let (b, h) = (n / s.kv_heads, n % s.kv_heads);
-        let (before, behind) = cache.split_at_mut_checked(past_len * size).ok_or_else(short)?;
+        let (before, after) = cache.split_at_mut_checked(past_len * size).ok_or_else(short)?;
         if let Some(past) = past {
             let from = n * past_len * size;
             before.copy_from_slice(past.get(from..from + before.len()).ok_or_else(short)?);
         }
-        for (r, row) in behind.chunks_mut(size.max(1)).enumerate() {
+        for (r, row) in after.chunks_mut(size.max(1)).enumerate() {
             let from = steps.first + b * steps.batch + h * steps.head + r * steps.row;
             row.copy_from_slice(new.get(from..from + row.len()).ok_or_else(short)?);
         }

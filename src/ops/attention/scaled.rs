@@ -270,14 +270,14 @@ impl Scaled {
     /// The keys from the first to before the second are those that query `i` sees, but for the mask.
     fn seen(&self, i: usize, valid: usize, offset: i64) -> (usize, usize) {
         let at = offset.saturating_add(i as i64);
-        let behind = |n: i64| at.saturating_add(n).saturating_add(1).clamp(0, valid as i64) as usize;
+        let after = |n: i64| at.saturating_add(n).saturating_add(1).clamp(0, valid as i64) as usize;
         let low = self.left.map_or(0, |l| at.saturating_sub(l as i64).clamp(0, valid as i64) as usize);
         let mut high = valid;
         if self.causal {
-            high = high.min(behind(0));
+            high = high.min(after(0));
         }
         if let Some(right) = self.right {
-            high = high.min(behind(right as i64));
+            high = high.min(after(right as i64));
         }
         (low.min(high), high)
     }

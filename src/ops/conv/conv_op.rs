@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::dims::{AnyDims, ConvDims};
 use super::fold::{WeightLayout, channel_bias};
-use super::many::{self, Many};
+use super::many;
 use super::{device, direct, image};
 use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
@@ -11,10 +12,10 @@ use crate::kernel::NativeKernel;
 use crate::memory::image::ImageDesc;
 use crate::ops::quant::QuantizedConv;
 use crate::ops::real::{FLOATS, real_kernel};
-use crate::ops::window::{bad, three};
+use crate::ops::window::bad;
 use crate::ops::{
     Absorbed, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Quantized, Structure,
-    WindowAttrs, WindowAxis, absorb,
+    WindowAttrs, absorb,
 };
 use crate::shape::Shape;
 
@@ -23,7 +24,7 @@ use crate::shape::Shape;
 pub struct Conv {
     /// Kernel, strides, dilations and padding.
     pub window: WindowAttrs,
-    /// How many independent convolutions the channels are split into.
+    /// Number of independent convolutions that share the channels.
     pub group: usize,
     /// Applied to the output.
     pub activation: Activation,
@@ -49,63 +50,6 @@ pub(crate) fn read_group(attrs: &AttrReader<'_>) -> Result<usize, OpError> {
         .ok_or_else(|| bad("group", format!("is {group}, expected at least 1")))
 }
 
-/// A convolution resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConvDims {
-    /// Images.
-    pub batch: usize,
-    /// Independent convolutions.
-    pub group: usize,
-    /// Input channels of one group.
-    pub ic: usize,
-    /// Output channels of one group.
-    pub oc: usize,
-    /// Depth, height and width, missing ones of one element.
-    pub axes: [WindowAxis; 3],
-}
-
-impl ConvDims {
-    /// Elements of one channel of the input.
-    pub(crate) fn in_plane(&self) -> usize {
-        self.axes.iter().map(|a| a.input).product()
-    }
-
-    /// Elements of one channel of the output.
-    pub(crate) fn out_plane(&self) -> usize {
-        self.axes.iter().map(|a| a.output).product()
-    }
-
-    /// Taps of the window.
-    pub(crate) fn taps(&self) -> usize {
-        self.axes.iter().map(|a| a.kernel).product()
-    }
-
-    /// Elements of the input.
-    pub(crate) fn in_len(&self) -> usize {
-        self.batch * self.group * self.ic * self.in_plane()
-    }
-
-    /// Elements of the weights.
-    pub(crate) fn weights_len(&self) -> usize {
-        self.group * self.oc * self.ic * self.taps()
-    }
-
-    /// Elements of the output.
-    pub(crate) fn out_len(&self) -> usize {
-        self.batch * self.group * self.oc * self.out_plane()
-    }
-
-    /// Whether every output element reads only the input element at its own place.
-    pub(crate) fn is_pointwise(&self) -> bool {
-        self.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0])
-    }
-
-    /// Arithmetic operations.
-    pub(crate) fn flops(&self) -> u64 {
-        Cost::product(&[2, self.out_len(), self.ic, self.taps()])
-    }
-}
-
 impl Conv {
     /// Whether a bias can be added as third input: there is neither a bias nor an activation.
     pub fn accepts_bias(&self, cx: &OpCx) -> bool {
@@ -113,7 +57,7 @@ impl Conv {
     }
 
     /// The convolution over as many dimensions as it has, and the shape of its output.
-    fn sizes(&self, cx: &OpCx) -> Result<(Many, Shape), OpError> {
+    fn sizes(&self, cx: &OpCx) -> Result<(AnyDims, Shape), OpError> {
         let (x, w) = (cx.shape(0)?, cx.shape(1)?);
         let ([batch, channels, spatial @ ..], [out_channels, ic, kernel @ ..]) = (x.dims(), w.dims()) else {
             return Err(cx.shape_error(0, "[batch, channels, ...]"));
@@ -140,7 +84,7 @@ impl Conv {
             [*batch, *out_channels].into_iter().chain(axes.iter().map(|a| a.output)).collect::<Vec<_>>(),
         )?;
         let oc = out_channels / group;
-        Ok((Many { batch: *batch, group, ic: *ic, oc, axes, transposed: false }, output))
+        Ok((ConvDims { batch: *batch, group, ic: *ic, oc, axes, transposed: false }, output))
     }
 
     /// The convolution over three dimensions, and the shape of its output.
@@ -148,8 +92,8 @@ impl Conv {
     /// # Errors
     /// Errors of [`Operator::infer`], and one for more than three spatial dimensions.
     pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(ConvDims, Shape), OpError> {
-        let (Many { batch, group, ic, oc, axes, .. }, output) = self.sizes(cx)?;
-        Ok((ConvDims { batch, group, ic, oc, axes: three("Conv", &axes)? }, output))
+        let (dims, output) = self.sizes(cx)?;
+        Ok((dims.three("Conv")?, output))
     }
 }
 

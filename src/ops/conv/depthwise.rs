@@ -1,6 +1,6 @@
 //! Convolutions of one input channel per group: in vector registers ([`Planes`]), or direct loops over rows.
 
-use super::conv_op::ConvDims;
+use super::dims::ConvDims;
 use crate::ops::linalg::tile;
 use crate::ops::planes::{Planes, Sum};
 use crate::ops::real::Real;
@@ -25,7 +25,7 @@ pub(super) fn run<T: Real>(
     let each = (PART / (out_plane * taps).max(1)).clamp(1, channels.div_ceil(rayon::current_num_threads()));
     let planes = Planes::new(&dims.axes).filter(|_| tile::has_vectors());
     par::share(y.chunks_mut(out_plane * each).enumerate(), |(part, y)| {
-        // Of output plane `i`: the number of its input plane, and its weights and bias.
+        // The input plane of output plane `i`, and its weights and bias.
         let of = |i: usize| {
             let oc = i % channels;
             let taps = &w[oc * taps..][..taps];

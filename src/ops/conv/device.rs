@@ -1,15 +1,15 @@
-//! Convolutions on devices: which kernel, and what it is told.
+//! Convolutions on devices: the choice of kernels, and their parameters.
 
 mod wide;
 mod winograd;
 
-use super::conv_op::ConvDims;
-use super::pack::Pack;
-use super::transpose::TransposeDims;
+use super::dims::ConvDims;
 use crate::dtype::DType;
 use crate::kernel::grid_1d;
 use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::linalg::device::tile_of;
+use crate::ops::pack::Pack;
+use crate::ops::window::AxisNumbers;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, WindowAxis};
 
 /// The largest number of input elements of one row that a kernel keeps in registers.
@@ -61,7 +61,7 @@ impl Plain {
     }
 }
 
-/// What all kernels of one operator share.
+/// The arguments that all kernels of one operator share.
 struct Target<'c> {
     cx: &'c OpCx,
     activation: Activation,
@@ -112,7 +112,7 @@ pub(super) fn conv(
 /// Emits ConvTranspose: one convolution of stride 1 for every remainder of output places by the strides.
 pub(super) fn transpose(
     cx: &OpCx,
-    dims: &TransposeDims,
+    dims: &ConvDims,
     activation: Activation,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
@@ -172,7 +172,7 @@ pub(super) fn check_sizes(input: usize, output: usize, weights: usize) -> Result
 struct Phase {
     place: usize,
     axis: WindowAxis,
-    /// The first tap in the order of the convolution, and the distance to the next.
+    /// The first tap in the order of the convolution, and the stride to the next.
     first: i64,
     step: i64,
 }
@@ -208,7 +208,7 @@ impl Phase {
     }
 }
 
-/// How a row kernel reads the input along a row.
+/// The access pattern of a row kernel along a row of the input.
 struct Reading {
     /// Elements of the output.
     px: usize,
@@ -292,7 +292,7 @@ impl<'c> Target<'c> {
         let steps = (512 / (read.px * read.kw * ROW_TILE)).clamp(1, 4);
         let one_tap = c.axes.iter().all(|a| a.kernel == 1) && c.has_plain_weights();
         let plain = one_tap && steps == 4 && c.ic.is_multiple_of(4);
-        let weights = if plain { Operand::Input(1) } else { pack.emit(self.cx, lower)? };
+        let weights = if plain { Operand::Input(1) } else { pack.weights(self.cx, lower)? };
         let elements = c.in_len();
         let whole = c.y[3] == 1 && [c.y[0], c.y[1], c.y[2], c.y_first, w.output].iter().all(|s| s % 4 == 0);
         let (texels, last) = texels(lower, elements, pack.len());
@@ -314,27 +314,14 @@ impl<'c> Target<'c> {
         ];
         let n =
             w.output.div_ceil(read.px) * h.output * d.output * c.oc.div_ceil(ROW_TILE) * c.groups * c.batch;
+        let numbers = AxisNumbers::new(c.axes)?;
         let params = params::ConvRow {
             n: n as u32,
-            ow: w.output as u32,
-            oh: h.output as u32,
-            od: d.output as u32,
+            output: numbers.into(),
             oc: c.oc as u32,
             groups: c.groups as u32,
             ic: c.ic as u32,
-            id: d.input as i32,
-            ih: h.input as i32,
-            iw: w.input as i32,
-            kd: d.kernel as u32,
-            kh: h.kernel as u32,
-            kx: read.repeats as u32,
-            sd: d.stride as i32,
-            sh: h.stride as i32,
-            dd: d.dilation as i32,
-            dh: h.dilation as i32,
-            pd: d.pads[0] as i32,
-            ph: h.pads[0] as i32,
-            pw: w.pads[0] as i32,
+            window: numbers.row_window(read.repeats as u32),
             yc: c.y[0] as u32,
             yd: c.y[1] as u32,
             yh: c.y[2] as u32,
@@ -355,15 +342,18 @@ impl<'c> Target<'c> {
         let variant = variants::ConvTile { t: self.dtype, out4: c.has_whole_quads(), small: false };
         let kernels = [variant.id()?, variants::ConvTile { small: true, ..variant }.id()?];
         let (tile, kernel) = tile_of(lower, [c.oc, plane, batch], kernels);
-        let weights =
-            if c.has_plain_weights() { Operand::Input(1) } else { self.pack(c, 1).emit(self.cx, lower)? };
+        let weights = if c.has_plain_weights() {
+            Operand::Input(1)
+        } else {
+            self.pack(c, 1).weights(self.cx, lower)?
+        };
         let (code, _) = self.activation.code();
         let spec = [
             (spec::conv_tile::POINTWISE, u32::from(c.is_pointwise())),
             (spec::conv_tile::BIASED, u32::from(self.biased)),
             (spec::conv_tile::ACTIVATION, code),
         ];
-        let params = product_params(c, self.activation);
+        let params = product_params(c, self.activation)?;
         let groups = [plane.div_ceil(tile), c.oc.div_ceil(tile), batch].map(|g| g as u32);
         let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
         lower.dispatch(kernel, &spec, &args, &params, groups)
@@ -371,17 +361,18 @@ impl<'c> Target<'c> {
 }
 
 /// Sizes and strides as parameters of kernels over plain buffers.
-fn product_params(c: &Plain, activation: Activation) -> params::Unfold {
+///
+/// # Errors
+/// As [`AxisNumbers::new`].
+fn product_params(c: &Plain, activation: Activation) -> Result<params::Unfold, OpError> {
     let (_, [act_a, act_b]) = activation.code();
-    let [d, h, w] = c.axes;
-    params::Unfold {
-        ow: w.output as u32,
-        oh: h.output as u32,
-        od: d.output as u32,
+    let numbers = AxisNumbers::new(c.axes)?;
+    Ok(params::Unfold {
+        output: numbers.into(),
         oc: c.oc as u32,
         groups: c.groups as u32,
         ic: c.ic as u32,
-        window: c.axes.into(),
+        window: numbers.into(),
         yc: c.y[0] as u32,
         yd: c.y[1] as u32,
         yh: c.y[2] as u32,
@@ -389,7 +380,7 @@ fn product_params(c: &Plain, activation: Activation) -> params::Unfold {
         y_first: c.y_first as u32,
         act_a,
         act_b,
-    }
+    })
 }
 
 /// Whether an input and packed weights of so many elements are read by texels, and the last index into the input.
@@ -430,7 +421,7 @@ fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result
         ic_stride: 0,
         tap_strides: [0, w.kernel as i64, 0],
     };
-    let weights = pack.emit(target.cx, lower)?;
+    let weights = pack.weights(target.cx, lower)?;
     let elements = c.batch * c.groups * h.input * w.input;
     let whole = w.output.is_multiple_of(4);
     let (mut texels, mut last) = texels(lower, elements, pack.len());
@@ -457,16 +448,13 @@ fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result
         (spec::depthwise::ACTIVATION, code),
     ];
     let n = w.output.div_ceil(px) * h.output.div_ceil(rows) * channels * c.batch;
+    let numbers = AxisNumbers::new([h, w])?;
     let params = params::Depthwise {
         n: n as u32,
-        ow: w.output as u32,
-        oh: h.output as u32,
+        output: numbers.into(),
         channels: channels as u32,
         multiplier: c.oc as u32,
-        ih: h.input as i32,
-        iw: w.input as i32,
-        ph: h.pads[0] as i32,
-        pw: w.pads[0] as i32,
+        plane: numbers.into(),
         last,
         act_a,
         act_b,

@@ -2,8 +2,8 @@
 //! through [`Winograd`], all others are products over column blocks.
 
 use super::columns::{self, Columns};
-use super::conv_op::ConvDims;
 use super::depthwise;
+use super::dims::ConvDims;
 use super::unfold::Unfold;
 use super::winograd::Winograd;
 use crate::kernel::KernelError;

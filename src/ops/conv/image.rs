@@ -1,13 +1,14 @@
 //! Convolutions that read their input through an image.
 
-use super::conv_op::ConvDims;
-use super::pack::Pack;
+use super::dims::ConvDims;
 use crate::backend::DeviceInfo;
 use crate::kernel::KernelId;
 use crate::kernel::codes::conv_image::PX;
 use crate::kernel::table::{params, spec, variants};
 use crate::memory::image::{Filter, ImageDesc};
 use crate::ops::image::is_planes;
+use crate::ops::pack::Pack;
+use crate::ops::window::AxisNumbers;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, WindowAxis};
 
 /// Output channels of an invocation.
@@ -52,19 +53,19 @@ pub(super) fn conv(
         ic_stride: dims.taps() as i64,
         tap_strides: [h.kernel * w.kernel, w.kernel, 1].map(|s| s as i64),
     };
-    let weights = pack.emit(cx, lower)?;
+    let weights = pack.weights(cx, lower)?;
     let biased = cx.has(2);
     let (code, [act_a, act_b]) = activation.code();
     let spec = [(spec::conv_image::BIASED, u32::from(biased)), (spec::conv_image::ACTIVATION, code)];
     let n = w.output.div_ceil(PX) * h.output * dims.oc.div_ceil(TILE) * dims.group * dims.batch;
+    let numbers = AxisNumbers::new([h, w])?;
     let params = params::ConvImage {
         n: n as u32,
-        ow: w.output as u32,
-        oh: h.output as u32,
+        output: numbers.into(),
         oc: dims.oc as u32,
         groups: dims.group as u32,
         ic: dims.ic as u32,
-        window: [h, w].into(),
+        window: numbers.into(),
         act_a,
         act_b,
     };

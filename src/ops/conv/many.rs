@@ -1,27 +1,10 @@
 //! Conv and ConvTranspose on the CPU over more dimensions than the other functions know: every tap of a window is
 //! added to whole rows.
 
+use super::dims::AnyDims;
 use crate::kernel::KernelError;
 use crate::ops::real::{Real, RealIo, RealKernel};
-use crate::ops::{Activation, Cost, WindowAxis, par};
-
-/// A convolution over any number of dimensions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Many {
-    /// Images.
-    pub(super) batch: usize,
-    /// Independent convolutions.
-    pub(super) group: usize,
-    /// Input channels of one group.
-    pub(super) ic: usize,
-    /// Output channels of one group.
-    pub(super) oc: usize,
-    /// The axes. Of a transposed one they are those of the convolution that it is the gradient of: their `input`
-    /// is its output.
-    pub(super) axes: Vec<WindowAxis>,
-    /// Whether it is a transposed one.
-    pub(super) transposed: bool,
-}
+use crate::ops::{Activation, par};
 
 /// A row of elements under a tap.
 struct Row {
@@ -33,18 +16,7 @@ struct Row {
     first: usize,
 }
 
-impl Many {
-    fn product(&self, of: impl Fn(&WindowAxis) -> usize) -> usize {
-        self.axes.iter().map(of).product()
-    }
-
-    /// Arithmetic operations.
-    pub(super) fn flops(&self) -> u64 {
-        let each = [2, self.batch, self.group, self.ic, self.oc];
-        let windows: Vec<usize> = self.axes.iter().flat_map(|a| [a.output, a.kernel]).collect();
-        Cost::product(&[&each[..], &windows].concat())
-    }
-
+impl AnyDims {
     /// Calls `f` for every row of every tap.
     fn each_row(&self, mut f: impl FnMut(&Row)) {
         let Some((last, outer)) = self.axes.split_last() else { return };
@@ -78,22 +50,20 @@ impl Many {
     }
 }
 
-/// A [`Many`] with its activation.
+/// A convolution ready to run.
 pub(super) struct Run {
-    pub(super) dims: Many,
+    pub(super) dims: AnyDims,
     pub(super) activation: Activation,
 }
 
 impl RealKernel for Run {
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let d = &self.dims;
-        let (outputs, inputs) = (d.product(|a| a.output), d.product(|a| a.input));
-        let (x_plane, y_plane) = if d.transposed { (outputs, inputs) } else { (inputs, outputs) };
-        let taps = d.product(|a| a.kernel);
+        let (x_plane, y_plane, taps) = (d.in_plane(), d.out_plane(), d.taps());
         let stride = d.axes.last().map_or(1, |a| a.stride);
-        let (y, given) = io.output(0, d.batch * d.group * d.oc * y_plane)?;
-        let x = given.get(0, d.batch * d.group * d.ic * x_plane)?;
-        let w = given.get(1, d.group * d.oc * d.ic * taps)?;
+        let (y, given) = io.output(0, d.out_len())?;
+        let x = given.get(0, d.in_len())?;
+        let w = given.get(1, d.weights_len())?;
         let bias = given.get_opt(2, d.group * d.oc)?;
         if y.is_empty() {
             return Ok(());

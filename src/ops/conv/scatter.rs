@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::transpose::TransposeDims;
+use super::dims::ConvDims;
 use crate::kernel::KernelError;
 use crate::ops::Activation;
 use crate::ops::linalg::product::{Mat, Threads, product};
@@ -15,7 +15,7 @@ const MIN_ELEMENTS: usize = 128;
 
 /// A transposed convolution ready to run.
 pub(super) struct Run {
-    pub(super) dims: TransposeDims,
+    pub(super) dims: ConvDims,
     pub(super) activation: Activation,
 }
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::conv_op::{check_types, read_group};
+use super::dims::{AnyDims, ConvDims};
 use super::fold::{WeightLayout, channel_bias};
-use super::many::{self, Many};
+use super::many;
 use super::{device, scatter};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::real_kernel;
-use crate::ops::window::{bad, step, three};
+use crate::ops::window::{bad, step};
 use crate::ops::{
     Absorbed, Activation, AttrReader, AutoPad, Cost, Lowering, OpCx, OpError, Operator, WindowAttrs,
     WindowAxis, absorb,
@@ -29,7 +30,7 @@ pub struct ConvTranspose {
     pub output_padding: Vec<i64>,
     /// Sizes of the output, from which padding is found; empty where padding is given.
     pub output_shape: Vec<i64>,
-    /// How many independent convolutions the channels are split into.
+    /// Number of independent convolutions that share the channels.
     pub group: usize,
     /// Applied to the output.
     pub activation: Activation,
@@ -57,54 +58,6 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     }))
 }
 
-/// A transposed convolution resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TransposeDims {
-    /// Images.
-    pub batch: usize,
-    /// Independent convolutions.
-    pub group: usize,
-    /// Input channels of one group.
-    pub ic: usize,
-    /// Output channels of one group.
-    pub oc: usize,
-    /// Depth, height and width of the convolution that this is the gradient of: its `input` is our output
-    /// and its `output` is our input.
-    pub axes: [WindowAxis; 3],
-}
-
-impl TransposeDims {
-    /// Elements of one channel of the input.
-    pub(crate) fn in_plane(&self) -> usize {
-        self.axes.iter().map(|a| a.output).product()
-    }
-
-    /// Elements of one channel of the output.
-    pub(crate) fn out_plane(&self) -> usize {
-        self.axes.iter().map(|a| a.input).product()
-    }
-
-    /// Taps of the window.
-    pub(crate) fn taps(&self) -> usize {
-        self.axes.iter().map(|a| a.kernel).product()
-    }
-
-    /// Elements of the input.
-    pub(crate) fn in_len(&self) -> usize {
-        self.batch * self.group * self.ic * self.in_plane()
-    }
-
-    /// Elements of the weights.
-    pub(crate) fn weights_len(&self) -> usize {
-        self.group * self.ic * self.oc * self.taps()
-    }
-
-    /// Elements of the output.
-    pub(crate) fn out_len(&self) -> usize {
-        self.batch * self.group * self.oc * self.out_plane()
-    }
-}
-
 impl ConvTranspose {
     /// Whether a bias can be added as third input: there is neither a bias nor an activation.
     pub fn accepts_bias(&self, cx: &OpCx) -> bool {
@@ -112,7 +65,7 @@ impl ConvTranspose {
     }
 
     /// The convolution over as many dimensions as it has, and the shape of its output.
-    fn sizes(&self, cx: &OpCx) -> Result<(Many, Shape), OpError> {
+    fn sizes(&self, cx: &OpCx) -> Result<(AnyDims, Shape), OpError> {
         let (x, w) = (cx.shape(0)?, cx.shape(1)?);
         let ([batch, channels, spatial @ ..], [rows, oc, kernel @ ..]) = (x.dims(), w.dims()) else {
             return Err(cx.shape_error(0, "[batch, channels, ...]"));
@@ -144,16 +97,16 @@ impl ConvTranspose {
             [*batch, out_channels].into_iter().chain(axes.iter().map(|a| a.input)).collect::<Vec<_>>(),
         )?;
         let (ic, oc) = (channels / group, *oc);
-        Ok((Many { batch: *batch, group, ic, oc, axes, transposed: true }, output))
+        Ok((ConvDims { batch: *batch, group, ic, oc, axes, transposed: true }, output))
     }
 
     /// The convolution over three dimensions, and the shape of its output.
     ///
     /// # Errors
     /// Errors of [`Operator::infer`], and one for more than three spatial dimensions.
-    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(TransposeDims, Shape), OpError> {
-        let (Many { batch, group, ic, oc, axes, .. }, output) = self.sizes(cx)?;
-        Ok((TransposeDims { batch, group, ic, oc, axes: three("ConvTranspose", &axes)? }, output))
+    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(ConvDims, Shape), OpError> {
+        let (dims, output) = self.sizes(cx)?;
+        Ok((dims.three("ConvTranspose")?, output))
     }
 
     fn check_lists(&self, rank: usize) -> Result<(), OpError> {

@@ -30,7 +30,7 @@ impl GatherNd {
         let (x, i) = (cx.shape(0)?, cx.shape(1)?);
         Tuples::new(x, i, self.batch_dims).ok_or_else(|| {
             let batch = self.batch_dims;
-            cx.shape_error(1, format!("tuples of at most the axes of {x} behind {batch} equal leading ones"))
+            cx.shape_error(1, format!("tuples of at most the axes of {x} after {batch} equal leading ones"))
         })
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn lower(
         Mode::Element => count * lines.size,
     };
     let many = || OpError::unsupported("a scatter of more than 6 dimensions or 2^31 elements");
-    let strides = |k: usize| lines.nest.kernel_strides::<6>(k).ok_or_else(many);
+    let strides = |k: usize| lines.nest.kernel_strides(k).ok_or_else(many);
     let p = params::Scatter {
         sizes: lines.nest.kernel_sizes().ok_or_else(many)?,
         data_strides: strides(0)?,

@@ -9,9 +9,10 @@ use crate::kernel::KernelId;
 use crate::kernel::codes::gemv;
 use crate::kernel::codes::slices::{SMALL_TILE, TILE};
 use crate::kernel::table::{id, params, spec, variants};
-use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
+use crate::ops::pack::Pack;
+use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
 
-/// Products of at most so many rows are better summed in parts than computed in tiles.
+/// Products of up to this many rows are summed in parts instead of computed in tiles.
 const VECTOR_ROWS: usize = 4;
 
 /// The tile of a work-group for `batch` products of `m` by `n`, of a kernel of large tiles and one of small ones: its
@@ -34,7 +35,7 @@ pub(crate) struct Source {
     pub operand: Operand,
     /// Its value, where it is known.
     pub value: Option<Tensor>,
-    /// How many matrices there are.
+    /// Number of matrices.
     pub matrices: usize,
     /// Stride of rows.
     pub row: usize,
@@ -138,7 +139,7 @@ impl Batch {
     }
 }
 
-/// How the tensor of one operand is laid out for the row kernel.
+/// The layout of one operand's tensor for the row kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     operand: Operand,
@@ -153,6 +154,30 @@ pub(crate) struct Layout {
 }
 
 impl Source {
+    /// The matrices of `rows` by `cols` in tiles of `tile` columns.
+    fn pack(
+        &self,
+        dtype: DType,
+        tile: usize,
+        rows: usize,
+        cols: usize,
+        lower: &mut Lowering<'_>,
+    ) -> Result<Operand, OpError> {
+        let pack = Pack {
+            groups: self.matrices,
+            tile,
+            oc: cols,
+            ic: rows,
+            taps: [1; 3],
+            first: 0,
+            group_stride: (rows * cols) as i64,
+            oc_stride: self.col as i64,
+            ic_stride: self.row as i64,
+            tap_strides: [0; 3],
+        };
+        pack.emit((self.operand, self.value.as_ref()), dtype, lower)
+    }
+
     /// Contiguous matrices of `rows` by `cols`, of `f32`, with contiguous rows.
     ///
     /// # Errors
@@ -166,7 +191,7 @@ impl Source {
         if (self.row, self.col) == (cols, 1) {
             return Ok(self.operand);
         }
-        Pack { tile: cols.max(1), rows, cols, source: self, dtype: DType::F32 }.emit(lower)
+        self.pack(DType::F32, cols.max(1), rows, cols, lower)
     }
 }
 
@@ -338,8 +363,10 @@ impl Product {
         let row = self.k.next_multiple_of(4);
         // Elements after the last of a row are read but unused.
         let direct = self.a.col == 1 && self.a.row == row && self.k > 0;
-        let pack = Pack { tile: row.max(4), rows: self.m, cols: self.k, source: &self.a, dtype: self.dtype };
-        let operand = if direct { self.a.operand } else { pack.emit(lower)? };
+        let operand = match direct {
+            true => self.a.operand,
+            false => self.a.pack(self.dtype, row.max(4), self.m, self.k, lower)?,
+        };
         let matrix = self.m * row.max(4) / 4;
         Ok(Layout { operand, row: row.max(4) / 4, tile: 0, matrix, columns: false })
     }
@@ -357,10 +384,9 @@ impl Product {
         if whole && self.b.value.is_none() {
             return Ok(Layout { operand, row: self.n / 4, tile: cols / 4, matrix, columns: false });
         }
-        let pack = Pack { tile: cols, rows: self.k, cols: self.n, source: &self.b, dtype: self.dtype };
         let tile = self.k * cols / 4;
         let matrix = self.n.div_ceil(cols) * tile;
-        let operand = pack.emit(lower)?;
+        let operand = self.b.pack(self.dtype, cols, self.k, self.n, lower)?;
         Ok(Layout { operand, row: cols / 4, tile, matrix, columns: false })
     }
 
@@ -397,7 +423,7 @@ impl Product {
         let args = [self.a.operand, self.b.operand, c, self.y];
         let mut joined = false;
         self.batches(|batch, y_first| {
-            let params = self.distances(batch, y_first, c_strides);
+            let params = self.product_params(batch, y_first, c_strides);
             let cols = if columns { gemv::FEW_COLS } else { gemv::COLS };
             let groups = [self.n.div_ceil(cols), self.m, batch.count].map(|g| g as u32);
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
@@ -409,7 +435,7 @@ impl Product {
     }
 
     /// Sizes and strides in elements, as parameters of kernels over plain buffers.
-    fn distances(&self, batch: &Batch, y_first: usize, c: [usize; 2]) -> params::Product {
+    fn product_params(&self, batch: &Batch, y_first: usize, c: [usize; 2]) -> params::Product {
         let (a_matrix, b_matrix) = (self.m * self.k, self.k * self.n);
         let (_, [act_a, act_b]) = self.activation.code();
         params::Product {
@@ -453,7 +479,7 @@ impl Product {
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
         let mut joined = false;
         self.batches(|batch, y_first| {
-            let params = self.distances(batch, y_first, c_strides);
+            let params = self.product_params(batch, y_first, c_strides);
             let groups = [self.n.div_ceil(tile), self.m.div_ceil(tile), batch.count].map(|g| g as u32);
             let args = [self.a.operand, self.b.operand, c, self.y];
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
@@ -465,133 +491,9 @@ impl Product {
     }
 }
 
-/// Matrices laid out as `[matrix][column / tile][row][tile]`, zeros after the last column.
-struct Pack<'s> {
-    tile: usize,
-    rows: usize,
-    cols: usize,
-    source: &'s Source,
-    dtype: DType,
-}
-
-impl Pack<'_> {
-    fn len(&self) -> usize {
-        self.source.matrices * self.cols.div_ceil(self.tile) * self.rows * self.tile
-    }
-
-    /// The packed operand: made at load where the value is known, else by a kernel.
-    fn emit(&self, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
-        // A texel view has at least one texel.
-        let bytes = (self.len() * self.dtype.bytes()).max(16);
-        let (tile, rows, cols) = (self.tile, self.rows, self.cols);
-        let (row, col) = (self.source.row, self.source.col);
-        let matrix = rows * cols;
-        if let Some(value) = &self.source.value {
-            let layout = if col == 1 { "matrix" } else { "matrix, transposed" };
-            let key = PackKey { layout, numbers: [tile as u32, rows as u32, cols as u32, row as u32] };
-            let fill = Fill { tile, rows, cols, row, col };
-            let half = self.dtype == DType::F16;
-            let packed = lower.packed(value, key, bytes, move |t, out| {
-                if half {
-                    fill.run(t.as_slice::<half::f16>()?, bytemuck::cast_slice_mut(out));
-                } else {
-                    fill.run(t.as_slice::<f32>()?, bytemuck::cast_slice_mut(out));
-                }
-                Ok(())
-            });
-            let steps = [(self.source.matrices, matrix as i64), (rows, row as i64), (cols, col as i64)];
-            if reaches_all(&steps, value.info().elements()) {
-                lower.unpacked_by(move |packed, out| {
-                    if half {
-                        fill.undo::<half::f16>(bytemuck::cast_slice(packed), bytemuck::cast_slice_mut(out));
-                    } else {
-                        fill.undo::<f32>(bytemuck::cast_slice(packed), bytemuck::cast_slice_mut(out));
-                    }
-                });
-            }
-            return Ok(packed);
-        }
-        let kernel = variants::PackMatrix { t: self.dtype }.id()?;
-        let packed = lower.scratch(bytes);
-        let params = params::PackMatrix {
-            n: self.len() as u32,
-            tile: tile as u32,
-            rows: rows as u32,
-            cols: cols as u32,
-            batch_stride: matrix as u32,
-            row_stride: row as u32,
-            col_stride: col as u32,
-        };
-        let args = [self.source.operand, packed];
-        lower.dispatch_1d(kernel, &[], &args, &params, self.len())?;
-        Ok(packed)
-    }
-}
-
-/// The sizes of a [`Pack`] and the strides in its source.
-#[derive(Clone, Copy)]
-struct Fill {
-    tile: usize,
-    rows: usize,
-    cols: usize,
-    row: usize,
-    col: usize,
-}
-
-impl Fill {
-    /// Undoes [`Fill::run`] where the layout has all elements of the source.
-    fn undo<T: Copy>(&self, packed: &[T], out: &mut [T]) {
-        let Fill { tile, rows, cols, row, col } = *self;
-        for (i, packed) in packed.chunks(tile.max(1)).enumerate() {
-            let (r, rest) = (i % rows.max(1), i / rows.max(1));
-            let tiles = cols.div_ceil(tile.max(1)).max(1);
-            let (t, m) = (rest % tiles, rest / tiles);
-            for (lane, from) in packed.iter().enumerate().take(cols.saturating_sub(t * tile)) {
-                if let Some(to) = out.get_mut(m * rows * cols + r * row + (t * tile + lane) * col) {
-                    *to = *from;
-                }
-            }
-        }
-    }
-
-    fn run<T: Copy + Default>(&self, src: &[T], out: &mut [T]) {
-        let Fill { tile, rows, cols, row, col } = *self;
-        let matrix = rows * cols;
-        if matrix == 0 {
-            out.fill(T::default());
-            return;
-        }
-        for (i, out) in out.chunks_mut(tile.max(1)).enumerate() {
-            let (r, rest) = (i % rows, i / rows);
-            let (t, m) = (rest % cols.div_ceil(tile), rest / cols.div_ceil(tile));
-            for (lane, out) in out.iter_mut().enumerate() {
-                let c = t * tile + lane;
-                let from = m * matrix + r * row + c * col;
-                *out = src.get(from).filter(|_| c < cols).copied().unwrap_or_default();
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn layouts_are_undone() {
-        for (rows, cols, tile, matrices, turned) in
-            [(3, 5, 4, 2, false), (4, 8, 8, 1, true), (7, 3, 16, 3, true), (1, 1, 4, 1, false)]
-        {
-            let (row, col) = if turned { (1, rows) } else { (cols, 1) };
-            let fill = Fill { tile, rows, cols, row, col };
-            let source: Vec<f32> = (0..matrices * rows * cols).map(|i| i as f32 + 1.0).collect();
-            let mut packed = vec![0.0; matrices * cols.div_ceil(tile) * tile * rows];
-            fill.run(&source, &mut packed);
-            let mut back = vec![0.0; source.len()];
-            fill.undo(&packed, &mut back);
-            assert_eq!(back, source);
-        }
-    }
 
     #[test]
     fn a_tile_fits_the_device_and_its_local_memory() {
@@ -604,7 +506,7 @@ mod tests {
         };
         assert_eq!(of(64 << 10, 128), (32, kernels[1]));
         assert_eq!(of(64 << 10, 4096), (64, kernels[0]));
-        // What Vulkan promises at least is too little for the small one.
+        // The guaranteed minimum of Vulkan is too small for the small tile.
         assert_eq!(of(16 << 10, 128), (64, kernels[0]));
     }
 

@@ -323,10 +323,10 @@ fn dots<S: Simd, const R: usize>(
                 partial[i] = simd.mul_add_e_f32s(vectors[i][k], column[k], partial[i]);
             }
         }
-        let behind = &columns[c * pitch + whole * S::F32_LANES..];
+        let after = &columns[c * pitch + whole * S::F32_LANES..];
         for i in 0..R {
             let mut sum = simd.reduce_sum_f32s(partial[i]);
-            for (x, y) in tails[i].iter().zip(behind) {
+            for (x, y) in tails[i].iter().zip(after) {
                 sum += x * y;
             }
             sums[i][c] = sum;
@@ -388,9 +388,9 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
         }
     }
     // In registers where that is cheap: a pass over what was just stored waits for the stores.
-    let mut behind = of.activation;
-    if let Some([low, high]) = behind.bounds() {
-        behind = Activation::None;
+    let mut after = of.activation;
+    if let Some([low, high]) = after.bounds() {
+        after = Activation::None;
         for i in 0..R {
             for j in 0..V {
                 sums[i][j] = clamp(simd, sums[i][j], low, high);
@@ -408,9 +408,9 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             }
         }
     }
-    if behind != Activation::None {
+    if after != Activation::None {
         for row in rows {
-            behind.apply(&mut row[at..at + n]);
+            after.apply(&mut row[at..at + n]);
         }
     }
 }

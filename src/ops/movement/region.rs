@@ -1,14 +1,13 @@
 //! Strided blocks of elements moved from inputs to outputs: what every data movement lowers to.
 
 use crate::graph::{Tensor, TensorInfo};
+use crate::kernel::codes::strided_copy::MAX_RANK;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel, Unit};
 use crate::ops::strided::Nest;
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, par};
 use crate::shape::Shape;
 
-/// Dimensions that the device kernel walks.
-const MAX_KERNEL_RANK: usize = 8;
 /// Below this many elements one thread is faster.
 const PARALLEL_ELEMENTS: usize = 1 << 15;
 
@@ -256,18 +255,18 @@ fn dispatch(
         dst_offset /= 2;
         bytes *= 2;
     }
-    if dims.len() > MAX_KERNEL_RANK {
+    if dims.len() > MAX_RANK {
         return Err(OpError::unsupported(format!(
-            "a block of {} dimensions, the kernel walks {MAX_KERNEL_RANK}",
+            "a block of {} dimensions, the kernel walks {MAX_RANK}",
             dims.len()
         )));
     }
     let kernel: KernelId = variants::StridedCopy { t: Unit::Bytes(bytes) }.id()?;
     let n: usize = dims.iter().product();
     let mut p = params::StridedCopy {
-        dims: [1; 8],
-        src_strides: [0; 8],
-        dst_strides: [0; 8],
+        dims: [1; MAX_RANK],
+        src_strides: [0; MAX_RANK],
+        dst_strides: [0; MAX_RANK],
         n: word(n)?,
         src_offset: signed_word(src_offset as isize)?,
         dst_offset: signed_word(dst_offset as isize)?,

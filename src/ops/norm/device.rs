@@ -185,12 +185,12 @@ mod tests {
         check(&layer(-1, true), &[&[9, 36], &[36], &[36]], 3);
         check(&layer(-1, false), &[&[9, 36], &[36]], 1);
         check(&layer(-1, false), &[&[2, 9, 300], &[300]], 1);
-        let group = |groups, scale| GroupNormalization { groups, epsilon: 1e-3, scale };
+        let group = |groups, scale| GroupNormalization { groups: Some(groups), epsilon: 1e-3, scale };
         check(&group(2, GroupScale::Channel), &[&[2, 6, 5, 3], &[6], &[6]], 1);
         check(&group(3, GroupScale::Group), &[&[2, 6, 7, 11], &[3], &[3]], 1);
         check(&group(2, GroupScale::Channel), &[&[2, 6, 4, 3], &[6], &[6]], 1);
         check(&group(3, GroupScale::Group), &[&[2, 6, 4, 3], &[3], &[3]], 1);
-        check(&InstanceNormalization { epsilon: 1e-5 }, &[&[2, 3, 9, 10], &[3], &[3]], 1);
+        check(&GroupNormalization::instance(1e-5), &[&[2, 3, 9, 10], &[3], &[3]], 1);
         let mvn = |axes: &[i64]| MeanVarianceNormalization { axes: axes.to_vec() };
         for axes in [&[0, 2, 3][..], &[2, 3], &[1], &[0], &[0, 1, 2, 3], &[-1]] {
             check(&mvn(axes), &[&[3, 4, 5, 6]], 1);
@@ -212,7 +212,7 @@ mod tests {
         let inputs = [Some(Tensor::new([1, 300], &ties).unwrap())];
         let op = Softmax { kind: SoftmaxKind::Hard, axis: -1, flatten: false };
         Check::new(&op, &inputs).pretend(no_texels).run();
-        // What is no number is the largest, the first of several.
+        // NaN is the largest, the first of several.
         for nans in [&[299, 7, 130][..], &[130], &[0, 256]] {
             let mut values = ties;
             nans.iter().for_each(|i| values[*i] = f32::NAN);
@@ -247,7 +247,7 @@ mod tests {
     fn halves_are_the_same() {
         let half =
             |s: &[usize], seed| Some(tensor_of(s, &values(s.iter().product(), seed), half::f16::from_f32));
-        let op = InstanceNormalization { epsilon: 1e-5 };
+        let op = GroupNormalization::instance(1e-5);
         let inputs = [half(&[1, 3, 90], 1), half(&[3], 2), half(&[3], 3)];
         let soft = Softmax { kind: SoftmaxKind::Soft, axis: -1, flatten: false };
         for change in [as_is, no_texels] {

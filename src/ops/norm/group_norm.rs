@@ -10,7 +10,7 @@ use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
 
-/// What scale and bias are given for.
+/// The unit to which scale and bias apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupScale {
     /// For every channel (since opset 21).
@@ -22,19 +22,12 @@ pub enum GroupScale {
 /// Normalizes groups of channels of X `[n, c, ...]`. Inputs: X, scale, bias.
 #[derive(Clone, Debug)]
 pub struct GroupNormalization {
-    /// How many groups the channels are split into.
-    pub groups: usize,
+    /// Number of groups of channels; `None` for groups of one channel ([`GroupNormalization::instance`]).
+    pub groups: Option<usize>,
     /// Added to the variance.
     pub epsilon: f32,
-    /// What scale and bias are given for.
+    /// The unit to which scale and bias apply.
     pub scale: GroupScale,
-}
-
-/// Normalizes every channel of X `[n, c, ...]` by itself. Inputs: X, scale, bias.
-#[derive(Clone, Debug)]
-pub struct InstanceNormalization {
-    /// Added to the variance.
-    pub epsilon: f32,
 }
 
 pub(super) fn read_group(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -44,10 +37,10 @@ pub(super) fn read_group(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<d
         attrs.int("stash_type", 1)?;
     }
     Ok(Arc::new(GroupNormalization {
-        groups: usize::try_from(groups)
-            .ok()
-            .filter(|g| *g > 0)
-            .ok_or_else(|| bad("num_groups", format!("is {groups}, expected at least 1")))?,
+        groups: match usize::try_from(groups) {
+            Ok(groups @ 1..) => Some(groups),
+            _ => return Err(bad("num_groups", format!("is {groups}, expected at least 1"))),
+        },
         epsilon: attrs.float("epsilon", 1e-5)?,
         scale: if opset >= 21 { GroupScale::Channel } else { GroupScale::Group },
     }))
@@ -57,89 +50,54 @@ pub(super) fn read_instance(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Ar
     if opset < 6 {
         attrs.ints_opt("consumed_inputs")?;
     }
-    Ok(Arc::new(InstanceNormalization { epsilon: attrs.float("epsilon", 1e-5)? }))
-}
-
-fn rows(cx: &OpCx, groups: Option<usize>, epsilon: f32, scale: GroupScale) -> Result<RowNorm, OpError> {
-    let [batch, channels, rest @ ..] = cx.shape(0)?.dims() else {
-        return Err(cx.shape_error(0, "[batch, channels, ...]"));
-    };
-    let plane: usize = rest.iter().product();
-    let groups = groups.unwrap_or(*channels).max(1);
-    if channels % groups != 0 {
-        return Err(bad("num_groups", format!("is {groups}, which does not divide {channels} channels")));
-    }
-    let len = channels / groups * plane;
-    let affine = match scale {
-        GroupScale::Channel => Affine { rows: groups, stride: channels / groups, run: plane.max(1) },
-        GroupScale::Group => Affine { rows: groups, stride: 1, run: len.max(1) },
-    };
-    Ok(RowNorm { rows: batch * groups, len, center: true, epsilon, affine })
-}
-
-fn infer(cx: &OpCx, norm: &RowNorm) -> Result<Vec<TensorInfo>, OpError> {
-    cx.expect_counts(3..=3, 1..=1)?;
-    let dtype = cx.dtype_of(0, FLOATS)?;
-    let params = norm.affine.len(norm.len);
-    for i in 1..3 {
-        cx.expect_dtype(i, dtype)?;
-        if cx.shape(i)?.dims() != [params] && norm.rows * norm.len != 0 {
-            return Err(cx.shape_error(i, format!("[{params}]")));
-        }
-    }
-    Ok(vec![TensorInfo::new(dtype, cx.shape(0)?.clone())])
-}
-
-fn cost(cx: &OpCx) -> Cost {
-    Cost { flops: 8 * cx.input_opt(0).map_or(0, |i| i.elements() as u64), bytes: cx.bytes_touched() }
+    Ok(Arc::new(GroupNormalization::instance(attrs.float("epsilon", 1e-5)?)))
 }
 
 impl GroupNormalization {
-    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<RowNorm, OpError> {
-        rows(cx, Some(self.groups), self.epsilon, self.scale)
+    /// ONNX's InstanceNormalization: every channel is a group.
+    pub fn instance(epsilon: f32) -> Self {
+        GroupNormalization { groups: None, epsilon, scale: GroupScale::Channel }
     }
-}
 
-impl InstanceNormalization {
-    pub(crate) fn resolve(&self, cx: &OpCx) -> Result<RowNorm, OpError> {
-        rows(cx, None, self.epsilon, GroupScale::Channel)
+    fn resolve(&self, cx: &OpCx) -> Result<RowNorm, OpError> {
+        let [batch, channels, rest @ ..] = cx.shape(0)?.dims() else {
+            return Err(cx.shape_error(0, "[batch, channels, ...]"));
+        };
+        let plane: usize = rest.iter().product();
+        let groups = self.groups.unwrap_or(*channels).max(1);
+        if channels % groups != 0 {
+            return Err(bad("num_groups", format!("is {groups}, which does not divide {channels} channels")));
+        }
+        let len = channels / groups * plane;
+        let affine = match self.scale {
+            GroupScale::Channel => Affine { rows: groups, stride: channels / groups, run: plane.max(1) },
+            GroupScale::Group => Affine { rows: groups, stride: 1, run: len.max(1) },
+        };
+        Ok(RowNorm { rows: batch * groups, len, center: true, epsilon: self.epsilon, affine })
     }
 }
 
 impl Operator for GroupNormalization {
     fn name(&self) -> &'static str {
-        "GroupNormalization"
+        if self.groups.is_some() { "GroupNormalization" } else { "InstanceNormalization" }
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
-        infer(cx, &self.resolve(cx)?)
-    }
-
-    fn cost(&self, cx: &OpCx) -> Cost {
-        cost(cx)
-    }
-
-    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        real_kernel(self.name(), cx, self.resolve(cx)?)
-    }
-
-    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let norm = self.resolve(cx)?;
-        device::rows(cx, &norm, &Places::dense(norm.len), false, lower)
-    }
-}
-
-impl Operator for InstanceNormalization {
-    fn name(&self) -> &'static str {
-        "InstanceNormalization"
-    }
-
-    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
-        infer(cx, &self.resolve(cx)?)
+        cx.expect_counts(3..=3, 1..=1)?;
+        let dtype = cx.dtype_of(0, FLOATS)?;
+        let params = norm.affine.len(norm.len);
+        for i in 1..3 {
+            cx.expect_dtype(i, dtype)?;
+            if cx.shape(i)?.dims() != [params] && norm.rows * norm.len != 0 {
+                return Err(cx.shape_error(i, format!("[{params}]")));
+            }
+        }
+        Ok(vec![TensorInfo::new(dtype, cx.shape(0)?.clone())])
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        cost(cx)
+        Cost { flops: 8 * cx.input_opt(0).map_or(0, |i| i.elements() as u64), bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {

@@ -81,13 +81,13 @@ impl Operator for Lrn {
         if n == 0 {
             return Ok(());
         }
-        let (before, behind) = self.reach();
+        let (before, after) = self.reach();
         let params = params::Lrn {
             n,
             channels: channels as u32,
             plane: plane as u32,
             before: before as u32,
-            behind: behind as u32,
+            after: after as u32,
             factor: (f64::from(self.alpha) / self.size as f64) as f32,
             bias: self.bias,
             exponent: -self.beta,
@@ -109,14 +109,14 @@ impl RealKernel for Run {
         if y.is_empty() {
             return Ok(());
         }
-        let (before, behind) = self.op.reach();
+        let (before, after) = self.op.reach();
         let factor = T::from_f64(f64::from(self.op.alpha) / self.op.size as f64);
         let (bias, exponent) = (T::from_f64(self.op.bias.into()), T::from_f64(-f64::from(self.op.beta)));
         y.par_chunks_mut(plane).enumerate().for_each(|(i, y)| {
             let c = i % channels;
             let image = &x[(i - c) * plane..][..channels * plane];
             y.fill(T::ZERO);
-            let window = c.saturating_sub(before)..c.saturating_add(behind + 1).min(channels);
+            let window = c.saturating_sub(before)..c.saturating_add(after + 1).min(channels);
             for x in image[window.start * plane..window.end * plane].chunks(plane) {
                 y.iter_mut().zip(x).for_each(|(y, x)| *y += *x * *x);
             }
@@ -144,8 +144,8 @@ mod tests {
             let mut want = Vec::new();
             for i in 0..v.len() {
                 let (image, channel) = (i / plane / c, (i / plane % c) as i64);
-                let (before, behind) = ((size - 1) / 2, size - 1 - (size - 1) / 2);
-                let sum: f64 = (channel - before..=channel + behind)
+                let (before, after) = ((size - 1) / 2, size - 1 - (size - 1) / 2);
+                let sum: f64 = (channel - before..=channel + after)
                     .filter(|k| (0..c as i64).contains(k))
                     .map(|k| f64::from(v[(image * c + k as usize) * plane + i % plane]).powi(2))
                     .sum();

@@ -13,7 +13,7 @@ mod softmax;
 
 pub use batch_norm::BatchNormalization;
 pub use batch_norm_training::BatchNormTraining;
-pub use group_norm::{GroupNormalization, GroupScale, InstanceNormalization};
+pub use group_norm::{GroupNormalization, GroupScale};
 pub use layer_norm::LayerNormalization;
 pub use lp_norm::LpNormalization;
 pub use lrn::Lrn;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::function::{NUMBERS, dtypes, is_f32};
+use super::function::{NUMBERS, dtypes, has_chain_type};
 use super::{binary_cpu, binary_gpu};
 use crate::dtype::DType;
 use crate::expr::{self, BinaryFunction, ExprId, HalfRule, PointwiseDesc, UnaryOp};
@@ -105,7 +105,7 @@ impl Operator for Binary {
     }
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
-        if !is_f32(cx) {
+        if !has_chain_type(cx) {
             return None;
         }
         if self.op == BinaryFunction::Pow {

@@ -3,13 +3,11 @@
 use crate::dtype::DType;
 use crate::expr::BinaryFunction;
 use crate::kernel::KernelId;
+use crate::kernel::codes::nest::RANK;
 use crate::kernel::table::{id, params, spec};
 use crate::ops::strided::Nest;
 use crate::ops::{Lowering, OpError, Operand};
 use crate::shape::Shape;
-
-/// Dimensions that kernels walk (`NEST_MAX` in `shaders/include/nest.glsl`).
-const RANK: usize = 6;
 
 /// An operand of a kernel and its shape.
 pub(super) type Io<'a> = (Operand, &'a Shape);
@@ -35,7 +33,7 @@ fn in_fours(nest: &Nest, k: usize) -> bool {
     nest.inner_stride(k) == 1 && outer.iter().all(|s| s % 4 == 0)
 }
 
-/// How a broadcast is walked, with what its parameters hold.
+/// The traversal of a broadcast, with the contents of its parameters.
 struct Walk<const K: usize> {
     nest: Nest,
     n: u32,

@@ -2,21 +2,25 @@
 //!
 //! The planner makes it from the members' expressions ([`Operator::pointwise_expr`]); no model has it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::program::{Dispatch, Program, Programs, unsupported};
+use half::f16;
+
+use super::program::{Dispatch, Program, Programs, element, unsupported};
 use crate::dtype::DType;
 use crate::expr::eval::{self, Scratch};
 use crate::expr::{Indexing, PointwiseDesc, Term, broadcast_terms};
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::halves;
+use crate::ops::real::widened;
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator, par};
-use crate::spirv::ScalarType;
 
 /// Elements that one thread does at a time.
 const PART: usize = 16 << 10;
 
-/// A chain of pointwise operators over `float32`: outputs of one shape, inputs that broadcast to it.
+/// A chain of pointwise operators over `float32`, or over `float16` computed in `float32`: outputs of one shape, inputs that broadcast to it.
 #[derive(Clone, Debug)]
 pub struct Chain {
     program: Arc<Program>,
@@ -27,8 +31,11 @@ pub struct Chain {
 }
 
 impl Chain {
+    /// The types of elements.
+    pub const TYPES: [DType; 2] = [DType::F32, DType::F16];
+
     /// How an input of `info` is indexed below an output of `output`; `None` where it does not broadcast to it,
-    /// or is not `float32`, or is too large for kernels.
+    /// or is of another type or none of the two, or is too large for kernels.
     pub fn indexing(info: &TensorInfo, output: &TensorInfo) -> Option<Indexing> {
         let len = u32::try_from(output.elements()).ok()?;
         Some(Indexing::of(&terms_of(info, output)?, len))
@@ -68,7 +75,7 @@ impl Chain {
 }
 
 fn terms_of(info: &TensorInfo, output: &TensorInfo) -> Option<Vec<Term>> {
-    if info.dtype != DType::F32 || output.dtype != DType::F32 {
+    if info.dtype != output.dtype || !Chain::TYPES.contains(&output.dtype) {
         return None;
     }
     let dims = |info: &TensorInfo| -> Option<Vec<u32>> {
@@ -111,9 +118,11 @@ impl Operator for Chain {
         let inputs = (0..self.inputs.len()).map(Operand::Input);
         let args: Vec<Operand> =
             inputs.chain((0..self.desc().outputs().len()).map(Operand::Output)).collect();
+        let element =
+            element(self.output.dtype).ok_or_else(|| OpError::unsupported("a chain of such elements"))?;
         let dispatch = Dispatch {
             desc: self.desc(),
-            element: ScalarType::F32,
+            element,
             len: self.output.elements(),
             terms: &self.terms,
             tests: false,
@@ -124,18 +133,34 @@ impl Operator for Chain {
 
 impl Chain {
     fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+        let (count, n) = (self.desc().outputs().len(), self.output.elements());
+        if self.output.dtype == DType::F32 {
+            let inputs = (0..self.inputs.len())
+                .map(|i| super::apply::input(args, i, self.inputs[i].elements()))
+                .collect::<Result<Vec<&[f32]>, KernelError>>()?;
+            let outputs = (0..count)
+                .map(|o| super::apply::output::<f32>(args, self.inputs.len() + o, n))
+                .collect::<Result<Vec<_>, KernelError>>()?;
+            return self.eval(&inputs, outputs);
+        }
+        let inputs = (0..self.inputs.len())
+            .map(|i| Ok(widened(super::apply::input::<f16>(args, i, self.inputs[i].elements())?)))
+            .collect::<Result<Vec<Cow<'_, [f32]>>, KernelError>>()?;
+        let mut wide = vec![vec![0f32; n]; count];
+        self.eval(
+            &inputs.iter().map(|input| &input[..]).collect::<Vec<_>>(),
+            wide.iter_mut().map(|output| &mut output[..]).collect(),
+        )?;
+        for (o, wide) in wide.iter().enumerate() {
+            halves::round(wide, super::apply::output::<f16>(args, self.inputs.len() + o, n)?);
+        }
+        Ok(())
+    }
+
+    fn eval(&self, inputs: &[&[f32]], outputs: Vec<&mut [f32]>) -> Result<(), KernelError> {
         let n = self.output.elements();
-        let inputs: Vec<eval::InputData<'_>> = (0..self.inputs.len())
-            .map(|i| {
-                Ok(eval::InputData {
-                    data: super::apply::input(args, i, self.inputs[i].elements())?,
-                    terms: &self.terms[i],
-                })
-            })
-            .collect::<Result<_, KernelError>>()?;
-        let outputs = (0..self.desc().outputs().len())
-            .map(|o| super::apply::output::<f32>(args, self.inputs.len() + o, n))
-            .collect::<Result<Vec<_>, KernelError>>()?;
+        let inputs: Vec<eval::InputData<'_>> =
+            inputs.iter().zip(&*self.terms).map(|(data, terms)| eval::InputData { data, terms }).collect();
         let mut parts: Vec<Vec<&mut [f32]>> = Vec::new();
         parts.resize_with(n.div_ceil(PART), Vec::new);
         for output in outputs {

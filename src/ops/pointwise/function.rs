@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::chain::Chain;
 use super::function_cpu;
 use super::program::{Dispatch, element};
 use crate::dtype::DType;
@@ -35,9 +36,12 @@ pub(super) fn is_f32_at(cx: &OpCx, i: usize) -> bool {
     cx.input_opt(i).is_some_and(|x| x.dtype == DType::F32)
 }
 
-/// Whether all inputs and the output are `f32`.
-pub(super) fn is_f32(cx: &OpCx) -> bool {
-    (0..cx.input_count()).all(|i| is_f32_at(cx, i)) && cx.outputs().iter().all(|y| y.dtype == DType::F32)
+/// Whether all inputs and outputs are of one type that chains have.
+pub(super) fn has_chain_type(cx: &OpCx) -> bool {
+    let Some(first) = cx.outputs().first().map(|y| y.dtype) else { return false };
+    Chain::TYPES.contains(&first)
+        && cx.outputs().iter().all(|y| y.dtype == first)
+        && (0..cx.input_count()).all(|i| cx.input_opt(i).is_some_and(|x| x.dtype == first))
 }
 
 impl Pointwise {
@@ -130,7 +134,7 @@ impl Operator for Pointwise {
     }
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
-        is_f32(cx).then(|| self.function.build(desc, *args.first()?, self.params).ok())?
+        has_chain_type(cx).then(|| self.function.build(desc, *args.first()?, self.params).ok())?
     }
 }
 

@@ -45,11 +45,11 @@ impl BinaryBeside {
         let (a, b) = (cx.shape(0)?, cx.shape(1)?);
         let scalar = self.op.op == BinaryFunction::PRelu && b.elements() == 1;
         let axis = if scalar { 0 } else { a.axis(self.axis)? };
-        let behind = (a.rank() - axis).checked_sub(b.rank());
-        let behind =
-            behind.ok_or_else(|| cx.shape_error(1, format!("one that fits {a} from axis {axis} on")))?;
+        let after = (a.rank() - axis).checked_sub(b.rank());
+        let after =
+            after.ok_or_else(|| cx.shape_error(1, format!("one that fits {a} from axis {axis} on")))?;
         let mut dims = b.to_vec();
-        dims.resize(b.rank() + behind, 1);
+        dims.resize(b.rank() + after, 1);
         let info = TensorInfo::new(cx.dtype(1)?, Shape::new(dims)?);
         let inputs = vec![cx.fact(0).cloned(), Some(Fact::of(info))];
         Ok(OpCx::for_infer(inputs, cx.output_count()).with_outputs(cx.outputs().to_vec()))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::apply::{fold, input, output};
 use super::binary_gpu;
-use super::function::{NUMBERS, is_f32};
+use super::function::{NUMBERS, has_chain_type};
 use super::number::{Number, with_number};
 use crate::expr::{BinaryFunction, ExprId, PointwiseDesc, pairs};
 use crate::graph::TensorInfo;
@@ -115,7 +115,7 @@ impl Operator for Nary {
     }
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {
-        if is_f32(cx) { expression(self.op, desc, args) } else { None }
+        if has_chain_type(cx) { expression(self.op, desc, args) } else { None }
     }
 }
 

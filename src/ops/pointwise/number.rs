@@ -52,24 +52,31 @@ pub(crate) trait Number: Element + PartialOrd {
     fn from_f64(v: f64) -> Self;
 }
 
+/// Formulas of numbers that are lanes themselves.
+macro_rules! on_lanes {
+    () => {
+        #[inline(always)]
+        fn pair<F: PairFormula>(self, o: Self) -> Self {
+            F::of(Lane(self), Lane(o)).0
+        }
+        #[inline(always)]
+        fn test<F: PairTest>(self, o: Self) -> bool {
+            F::of(Lane(self), Lane(o))
+        }
+        #[inline(always)]
+        fn within(self, low: Self, high: Self) -> Self {
+            Lane(self).clip(Lane(low), Lane(high)).0
+        }
+    };
+}
+
 macro_rules! float {
     ($t:ty) => {
         impl Number for $t {
             const ZERO: Self = 0.0;
             const LOWEST: Self = <$t>::NEG_INFINITY;
             const HIGHEST: Self = <$t>::INFINITY;
-            #[inline(always)]
-            fn pair<F: PairFormula>(self, o: Self) -> Self {
-                F::of(Lane(self), Lane(o)).0
-            }
-            #[inline(always)]
-            fn test<F: PairTest>(self, o: Self) -> bool {
-                F::of(Lane(self), Lane(o))
-            }
-            #[inline(always)]
-            fn within(self, low: Self, high: Self) -> Self {
-                Lane(self).clip(Lane(low), Lane(high)).0
-            }
+            on_lanes!();
             fn powi(self, e: i64) -> Self {
                 f64::from(self).powf(e as f64) as $t
             }
@@ -134,18 +141,7 @@ macro_rules! integer {
             const ZERO: Self = 0;
             const LOWEST: Self = <$t>::MIN;
             const HIGHEST: Self = <$t>::MAX;
-            #[inline(always)]
-            fn pair<F: PairFormula>(self, o: Self) -> Self {
-                F::of(Lane(self), Lane(o)).0
-            }
-            #[inline(always)]
-            fn test<F: PairTest>(self, o: Self) -> bool {
-                F::of(Lane(self), Lane(o))
-            }
-            #[inline(always)]
-            fn within(self, low: Self, high: Self) -> Self {
-                Lane(self).clip(Lane(low), Lane(high)).0
-            }
+            on_lanes!();
             fn powi(self, e: i64) -> Self {
                 Lane(self).whole_power(e).0
             }

@@ -4,6 +4,7 @@ use super::pool_op::{PoolDims, PoolKind};
 use crate::dtype::DType;
 use crate::kernel::codes::pool_kind::Kind;
 use crate::kernel::table::{params, spec, variants};
+use crate::ops::window::AxisNumbers;
 use crate::ops::{Lowering, OpCx, OpError, Operand, WindowAxis};
 
 /// The largest number of input elements of one row that a kernel keeps in registers.
@@ -56,18 +57,9 @@ pub(super) fn pool(
         (spec::pool::INCLUDE_PAD, u32::from(kind == PoolKind::Average { include_pad: true })),
         (spec::pool::COLUMN_MAJOR, u32::from(kind == PoolKind::Max { column_major: true })),
     ];
-    let [d, h, w] = dims.axes;
-    let params = params::Pool {
-        n,
-        ow: w.output as u32,
-        oh: h.output as u32,
-        od: d.output as u32,
-        window: dims.axes.into(),
-        qd: d.pads[1] as i32,
-        qh: h.pads[1] as i32,
-        qw: w.pads[1] as i32,
-        power,
-    };
+    let numbers = AxisNumbers::new(dims.axes)?;
+    let params =
+        params::Pool { n, output: numbers.into(), window: numbers.into(), ends: numbers.into(), power };
     let args = [Operand::Input(0), Operand::Output(0), Operand::Output(1)];
     lower.dispatch_1d(kernel, &spec, &args[..if places { 3 } else { 2 }], &params, n as usize)
 }
@@ -101,19 +93,12 @@ fn rows(dims: &PoolDims, kind: PoolKind, dtype: DType, lower: &mut Lowering<'_>)
         (spec::pool_row::INCLUDE_PAD, u32::from(kind == PoolKind::Average { include_pad: true })),
     ];
     let n = w.output.div_ceil(PX) * h.output * dims.planes;
+    let numbers = AxisNumbers::new([h, w])?;
     let params = params::PoolRow {
         n: n as u32,
-        ow: w.output as u32,
-        oh: h.output as u32,
-        ih: h.input as i32,
-        iw: w.input as i32,
-        kh: h.kernel as i32,
-        sh: h.stride as i32,
-        dh: h.dilation as i32,
-        ph: h.pads[0] as i32,
-        pw: w.pads[0] as i32,
-        qh: h.pads[1] as i32,
-        qw: w.pads[1] as i32,
+        output: numbers.into(),
+        window: numbers.into(),
+        ends: numbers.into(),
         last: texels as i32 - 1,
     };
     lower.dispatch_1d(kernel, &spec, &[Operand::Input(0), Operand::Output(0)], &params, n)?;

@@ -10,6 +10,7 @@ use crate::kernel::KernelId;
 use crate::kernel::table::{params, spec, variants};
 use crate::memory::image::{Filter, ImageDesc};
 use crate::ops::image::is_planes;
+use crate::ops::window::AxisNumbers;
 use crate::ops::{Lowering, OpCx, OpError, Operand, WindowAxis};
 
 fn pool_kernel(cx: &OpCx) -> Result<KernelId, OpError> {
@@ -58,14 +59,9 @@ pub(super) fn pool(
         (spec::pool_image::INCLUDE_PAD, u32::from(kind == PoolKind::Average { include_pad: true })),
     ];
     let [_, h, w] = dims.axes;
-    let params = params::PoolImage {
-        n,
-        ow: w.output as u32,
-        oh: h.output as u32,
-        window: [h, w].into(),
-        qh: h.pads[1] as i32,
-        qw: w.pads[1] as i32,
-    };
+    let numbers = AxisNumbers::new([h, w])?;
+    let params =
+        params::PoolImage { n, output: numbers.into(), window: numbers.into(), ends: numbers.into() };
     let args = [Operand::Image(0, Filter::Nearest), Operand::Output(0)];
     lower.dispatch_1d(kernel, &spec, &args, &params, n as usize)
 }

@@ -9,7 +9,8 @@ use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::conv::Conv;
-use crate::ops::conv::conv_op::{ConvDims, read_group};
+use crate::ops::conv::conv_op::read_group;
+use crate::ops::conv::dims::ConvDims;
 use crate::ops::{Activation, AttrReader, Cost, Lowering, Native, OpCx, OpError, Operator, WindowAttrs};
 use crate::shape::Shape;
 

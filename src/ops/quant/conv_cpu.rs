@@ -8,14 +8,14 @@ use super::product::{Inputs, Places, Repeated, Requantize, flip};
 use super::scaling::range_of;
 use crate::dot::Unit;
 use crate::kernel::{KernelError, NativeArgs};
-use crate::ops::conv::conv_op::ConvDims;
+use crate::ops::conv::dims::ConvDims;
 use crate::ops::linalg::bytes::{Around, FLIP, Product, row_sums, with_scratch};
 use crate::ops::linalg::product::Threads;
 use crate::ops::planes::Planes;
 use crate::ops::real::check_len;
 use crate::ops::{OpCx, OpError, PackKey, Packed, par};
 
-/// How weights are packed: signed bytes, a row for every output channel, in the order of the image to
+/// The packed layout of weights: signed bytes, a row for every output channel, in the order of the image to
 /// multiply with, and after them the sums of all rows as 32-bit integers.
 #[derive(Clone, Copy, Debug)]
 struct Packing {
@@ -59,10 +59,10 @@ impl Packing {
     }
 }
 
-/// How a convolution is computed.
+/// The algorithm of a convolution.
 enum Way {
     Product(Box<Interleaved>),
-    /// Of one input channel per group.
+    /// One input channel per group.
     Depthwise(Box<Planes>),
     /// Output by output: for windows that see padding more than anything else.
     Plain,

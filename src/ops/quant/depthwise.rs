@@ -6,7 +6,7 @@
 use std::cell::Cell;
 
 use super::conv_cpu::Sums;
-use crate::ops::conv::conv_op::ConvDims;
+use crate::ops::conv::dims::ConvDims;
 use crate::ops::linalg::tile;
 use crate::ops::planes::{Planes, Sum};
 use crate::ops::{Activation, par};

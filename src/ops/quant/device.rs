@@ -9,9 +9,10 @@ use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::codes::byte_product::Biased;
 use crate::kernel::codes::row_terms::Output;
 use crate::kernel::table::{id, params, spec, variants};
-use crate::ops::conv::conv_op::ConvDims;
+use crate::ops::conv::dims::ConvDims;
 use crate::ops::linalg::matmul::Dims;
-use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, reaches_all};
+use crate::ops::window::AxisNumbers;
+use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, WindowAxis, reaches_all};
 
 /// Bytes of a row that are one load.
 const BLOCK: usize = 16;
@@ -178,7 +179,7 @@ impl Rows<'_> {
     }
 }
 
-/// What makes a byte a signed one.
+/// The mask that makes a byte signed.
 fn flip(dtype: DType) -> u32 {
     if dtype == DType::I8 { 0 } else { 0x80 }
 }
@@ -208,7 +209,7 @@ enum Of {
 }
 
 impl Of {
-    /// What comes with the rows and what with the columns of an output of type `to`.
+    /// The arguments that belong to the rows, and those of the columns, of an output of type `to`.
     fn output(p: &Places, to: DType) -> [Of; 2] {
         match (p.y_scale, p.y_zero) {
             (Some(scale), Some(zero)) => {
@@ -265,7 +266,7 @@ struct Product {
     clamp: Option<[i32; 2]>,
 }
 
-/// What is added to sums.
+/// The summand of sums.
 #[derive(Clone, Copy)]
 enum Bias {
     Nothing,
@@ -437,25 +438,22 @@ fn columns(
     let packed = lower.scratch(x.bytes());
     let n = x.bytes() / 4;
     let axes = dims.axes;
-    let pad = |i: usize| i32::try_from(axes[i].pads[0]).ok().filter(|p| p.unsigned_abs() < 1 << 30);
-    let far = || OpError::unsupported("a convolution so far beyond the image on the device");
+    let reach = |a: &WindowAxis| {
+        (a.kernel * a.dilation).max(a.output * a.stride).max(a.pads[0].unsigned_abs() as usize)
+    };
+    if axes.iter().any(|a| reach(a) >= 1 << 30) {
+        return Err(OpError::unsupported("a convolution so far beyond the image on the device"));
+    }
+    let numbers = AxisNumbers::new(axes)?;
     let params = params::PackColumns {
         n: word(n, "unfolded columns")?,
         rows: x.sizes[1] as u32,
         blocks: x.blocks() as u32,
         depth: x.sizes[2] as u32,
         matrix: (dims.ic * dims.in_plane()) as u32,
-        size: axes.map(|a| a.input as u32),
-        places: axes.map(|a| a.output as u32),
-        kernel: axes.map(|a| a.kernel as u32),
-        stride: axes.map(|a| a.stride as u32),
-        dilation: axes.map(|a| a.dilation as u32),
-        pads: [pad(0).ok_or_else(far)?, pad(1).ok_or_else(far)?, pad(2).ok_or_else(far)?],
+        window: numbers.into(),
+        output: numbers.into(),
     };
-    let reach = axes.iter().any(|a| a.kernel * a.dilation >= 1 << 30 || a.output * a.stride >= 1 << 30);
-    if reach {
-        return Err(far());
-    }
     let zero = Parameter::of(cx, Some(p.a_zero));
     let constants =
         [(spec::pack_columns::FLIP, flip(x.dtype)), (spec::pack_columns::ZERO, u32::from(zero.len > 0))];

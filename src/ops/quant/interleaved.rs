@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::ops::conv::conv_op::ConvDims;
+use crate::ops::conv::dims::ConvDims;
 use crate::ops::linalg::bytes::Right;
 use crate::ops::linalg::product::Threads;
 use crate::ops::{WindowAxis, par};
@@ -62,12 +62,12 @@ impl Axis {
     }
 }
 
-/// What the four bytes of a place are.
+/// The meaning of the four bytes of a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Four {
-    /// Those of four channels, all read by one tap.
+    /// Four channels, all read by one tap.
     Channels,
-    /// Those that four neighbouring taps of a line read, of the only channel: a place of a line is an output.
+    /// Four neighbouring taps of a line, of the only channel: a position of a line is an output.
     Taps,
 }
 
@@ -91,7 +91,7 @@ impl Order {
     }
 }
 
-/// How an image of some channels lies: groups of channels, their phases, their planes, and four bytes of every place.
+/// The layout of an image: groups of channels, their phases, their planes, and four bytes of every position.
 #[derive(Clone, Debug)]
 pub(super) struct Interleaved {
     axes: [Axis; 3],
@@ -103,11 +103,11 @@ pub(super) struct Interleaved {
     area: usize,
     /// The byte that output 0 reads first, of every group of four bytes that it reads.
     offsets: Vec<usize>,
-    /// What lines of each phase of the last axis are made of.
+    /// The composition of lines of each phase of the last axis.
     lines: Vec<Line>,
 }
 
-/// What a line is made of.
+/// The composition of a line.
 #[derive(Clone, Debug)]
 struct Line {
     /// The places all of whose bytes are inside the input.
@@ -116,7 +116,7 @@ struct Line {
     from: [usize; 4],
     /// The places around these, where some bytes are padding, and the elements of the others.
     edges: Vec<(usize, [Option<usize>; 4])>,
-    /// How many of the four taps there are.
+    /// Number of the four taps that exist.
     taps: usize,
 }
 
@@ -167,7 +167,7 @@ impl Interleaved {
         Some(image)
     }
 
-    /// What lines of phase `phase` of the last axis are made of.
+    /// The composition of lines of phase `phase` of the last axis.
     fn line_of(&self, phase: usize) -> Line {
         let axis = &self.axes[2];
         let w = &axis.of;
@@ -282,7 +282,7 @@ impl Interleaved {
         let (phase_h, phase_d) = (rest % h.phases.len(), rest / h.phases.len());
         let Some(line) = self.lines.get(phase_w) else { return };
         let plane = self.axes.iter().map(|a| a.of.input).product::<usize>();
-        // What there is no channel or tap for is zero, also in the padding.
+        // Bytes without a channel or tap are zero, even in the padding.
         let count = if self.four == Four::Taps { line.taps } else { self.channels - 4 * group };
         let mut mask = [0u8; 4];
         let mut padding = [0u8; 4];

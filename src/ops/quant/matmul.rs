@@ -342,9 +342,9 @@ fn pad_rows(rows: &[u8], k: usize, flip: u8, to: &mut [u8]) {
             #[inline(always)]
             || {
                 for (from, to) in from.chunks(k).zip(to.chunks_mut(row)) {
-                    let (bytes, behind) = to.split_at_mut(k);
+                    let (bytes, after) = to.split_at_mut(k);
                     bytes.iter_mut().zip(from).for_each(|(to, byte)| *to = byte ^ flip);
-                    behind.fill(0);
+                    after.fill(0);
                 }
             },
         );

@@ -1,16 +1,13 @@
 //! The generator: Philox4x32-10 (J. Salmon and others, Parallel random numbers: as easy as 1, 2, 3, SC 2011).
 //! Number i of a stream is a function of the key and i, so any part of it is made in any order;
-//! `shaders/include/philox.glsl` is the same function.
+//! `shaders/include/philox.glsl` computes the same function and has its constants.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::kernel::codes::philox::{FACTOR_X, FACTOR_Z, KEY_X, KEY_Y, ROUNDS};
 use crate::ops::OpError;
-
-const ROUNDS: usize = 10;
-const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
-const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
 /// One stream of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +23,9 @@ impl Philox {
         let mut key = self.key;
         for _ in 0..ROUNDS {
             let wide = |m: u32, x: u32| u64::from(m) * u64::from(x);
-            let (p, q) = (wide(MULTIPLIERS[0], c[0]), wide(MULTIPLIERS[1], c[2]));
+            let (p, q) = (wide(FACTOR_X, c[0]), wide(FACTOR_Z, c[2]));
             c = [(q >> 32) as u32 ^ c[1] ^ key[0], q as u32, (p >> 32) as u32 ^ c[3] ^ key[1], p as u32];
-            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+            key = [key[0].wrapping_add(KEY_X), key[1].wrapping_add(KEY_Y)];
         }
         c
     }

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::codes::reduce::{Combine, Finish, Map};
+use crate::kernel::codes::reduce::{Combine, Finish, MAX_RANK, Map};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::{signed_strides, word};
@@ -16,8 +16,6 @@ use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, O
 use crate::shape::{Shape, normalize_axis};
 use crate::simd::wide;
 
-/// Dimensions that the device kernel walks on either side.
-const MAX_KERNEL_RANK: usize = 5;
 /// Fewer results than this leave a device idle: long rows are then cut in two stages.
 const FEW_RESULTS: usize = 4096;
 /// Rows shorter than this are not worth a second stage.
@@ -222,8 +220,7 @@ impl Operator for Reduce {
         let n = kept.elements();
         let row = reduced.sizes().last().copied().unwrap_or(1);
         let parts = (2..=256).rev().find(|p| row % p == 0).unwrap_or(1);
-        let cut =
-            n < FEW_RESULTS && row >= LONG_ROW && parts > 1 && !exponentials && kept.rank() < MAX_KERNEL_RANK;
+        let cut = n < FEW_RESULTS && row >= LONG_ROW && parts > 1 && !exponentials && kept.rank() < MAX_RANK;
         let stage = |map: Map, finish: Finish| {
             [
                 (spec::reduce::MAP, map as u32),
@@ -259,7 +256,7 @@ impl Operator for Reduce {
         }
         let first = Nest::new(&dims, &[strides]);
         let inner = Nest::new(&inner, &[reduced.strides(0).to_vec()]);
-        if first.rank() > MAX_KERNEL_RANK || inner.rank() > MAX_KERNEL_RANK {
+        if first.rank() > MAX_RANK || inner.rank() > MAX_RANK {
             return Err(OpError::unsupported("a reduction over more dimensions than the kernel walks"));
         }
         let codes = stage(map, Finish::None);
@@ -280,15 +277,15 @@ fn dispatch(
     reduced: &Nest,
     count: usize,
 ) -> Result<(), OpError> {
-    if kept.rank() > MAX_KERNEL_RANK || reduced.rank() > MAX_KERNEL_RANK {
+    if kept.rank() > MAX_RANK || reduced.rank() > MAX_RANK {
         return Err(OpError::unsupported(format!(
-            "a reduction that keeps {} and reduces {} dimensions, the kernel walks {MAX_KERNEL_RANK}",
+            "a reduction that keeps {} and reduces {} dimensions, the kernel walks {MAX_RANK}",
             kept.rank(),
             reduced.rank()
         )));
     }
-    let side = |nest: &Nest| -> Result<([u32; 5], [i32; 5]), OpError> {
-        let (mut dims, mut strides) = ([1; 5], [0; 5]);
+    let side = |nest: &Nest| -> Result<([u32; MAX_RANK], [i32; MAX_RANK]), OpError> {
+        let (mut dims, mut strides) = ([1; MAX_RANK], [0; MAX_RANK]);
         for (d, (&size, &stride)) in nest.sizes().iter().zip(nest.strides(0)).enumerate() {
             dims[d] = word(size)?;
             strides[d] = i32::try_from(stride).map_err(|_| OpError::unsupported("strides beyond 32 bits"))?;
@@ -316,11 +313,11 @@ fn dispatch(
 
 /// An element type as reductions compute with it.
 trait Number: bytemuck::Pod + Send + Sync {
-    /// What sums are kept in.
+    /// The accumulator of sums.
     type Acc: Accumulator;
     fn widen(self) -> Self::Acc;
     fn narrow(acc: Self::Acc) -> Self;
-    /// What a maximum and a minimum of nothing are.
+    /// The maximum and the minimum of no elements.
     fn bounds() -> (Self::Acc, Self::Acc);
 }
 
@@ -475,7 +472,7 @@ fn reduce<T: Number>(
     Ok(())
 }
 
-/// What no elements at all are reduced to.
+/// The result for no elements.
 fn of_nothing<T: Number>(kind: ReduceKind) -> T::Acc {
     let (low, high) = T::bounds();
     match kind {

@@ -72,9 +72,9 @@ pub fn unpack(values: &Tensor, table: &Tensor) -> Result<Vec<Tensor>, OpError> {
     let (mut rest, mut items) = (values.bytes(), Vec::with_capacity(shapes.len()));
     for shape in shapes {
         let info = TensorInfo::new(values.dtype(), shape);
-        let (own, behind) = rest.split_at_checked(info.bytes()).unwrap_or((rest, &[]));
+        let (own, after) = rest.split_at_checked(info.bytes()).unwrap_or((rest, &[]));
         items.push(Tensor::from_bytes(info, own)?);
-        rest = behind;
+        rest = after;
     }
     Ok(items)
 }
@@ -343,11 +343,11 @@ impl Splice {
         let (shapes, at) = self.resolve(cx)?;
         let (before, all) = (numbers(&shapes, at), numbers(&shapes, shapes.len()));
         let new = if cx.has(2) { cx.shape(2)?.elements() } else { 0 };
-        let behind = if cx.has(2) { before } else { numbers(&shapes, at + 1) };
+        let after = if cx.has(2) { before } else { numbers(&shapes, at + 1) };
         let moves = [
             straight(0, before, 0, 0),
             straight(2, new, 0, before),
-            straight(0, all - behind, behind, before + new),
+            straight(0, all - after, after, before + new),
         ];
         Ok(moves.into_iter().flatten().collect())
     }

@@ -11,7 +11,7 @@ use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
-use crate::ops::window::three;
+use crate::ops::window::{AxisNumbers, three};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, WindowAttrs, WindowAxis};
 use crate::shape::Shape;
 
@@ -139,16 +139,8 @@ impl Operator for Col2Im {
         if n == 0 {
             return Ok(());
         }
-        let all = |f: fn(&WindowAxis) -> i32| axes.each_ref().map(f);
-        let params = params::Col2im {
-            n,
-            sizes: all(|a| a.input as i32),
-            kernel: all(|a| a.kernel as i32),
-            strides: all(|a| a.stride as i32),
-            dilations: all(|a| a.dilation as i32),
-            pads: all(|a| a.pads[0] as i32),
-            blocks: all(|a| a.output as i32),
-        };
+        let numbers = AxisNumbers::new(axes)?;
+        let params = params::Col2im { n, window: numbers.into(), output: numbers.into() };
         lower.dispatch_1d(kernel, &[], &[Operand::Input(0), Operand::Output(0)], &params, n as usize)
     }
 }

@@ -4,6 +4,7 @@ use super::deform_conv::DeformConv;
 use super::index32;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
+use crate::ops::window::AxisNumbers;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
 
 /// Channels that an invocation unfolds at one place.
@@ -31,25 +32,14 @@ pub(super) fn deform(op: &DeformConv, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
     let scratch = lower.scratch(bytes.next_multiple_of(4));
     let own = d.channels / d.offset_groups;
     let n = d.batch * d.offset_groups * own.div_ceil(CHANNELS) * taps * plane;
-    let [h, w] = &d.axes;
-    let word =
-        |v: i64| i32::try_from(v).map_err(|_| OpError::unsupported("a device kernel for so far a window"));
+    let numbers = AxisNumbers::new(d.axes)?;
     let params = params::DeformColumns {
         n: index32(n)?,
         taps: taps as u32,
         offset_groups: d.offset_groups as u32,
         channels: own as u32,
-        ih: h.input as i32,
-        iw: w.input as i32,
-        oh: h.output as u32,
-        ow: w.output as u32,
-        kw: w.kernel as u32,
-        sh: word(h.stride as i64)?,
-        sw: word(w.stride as i64)?,
-        dh: word(h.dilation as i64)?,
-        dw: word(w.dilation as i64)?,
-        ph: word(h.pads[0])?,
-        pw: word(w.pads[0])?,
+        window: numbers.into(),
+        output: numbers.into(),
     };
     let factors = if cx.has(4) { Operand::Input(4) } else { Operand::Unused };
     let spec = [

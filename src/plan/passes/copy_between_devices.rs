@@ -7,9 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::graph::{StorageScope, TensorInfo};
-use crate::kernel::NativeKernel;
-use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::graph::StorageScope;
+use crate::ops::image::TensorCopy;
 use crate::plan::PlanError;
 use crate::plan::flow::{Flow, FlowNode, ValueId, node_error};
 use crate::plan::index::FlowIndex;
@@ -260,7 +259,7 @@ impl Boundary<'_> {
         self.class.push(id);
         self.flow.nodes.push(FlowNode {
             name,
-            op: Arc::new(Carry),
+            op: Arc::new(TensorCopy::Crossing),
             inputs: vec![Some(v)],
             outputs: vec![id],
             device: Some(device),
@@ -268,33 +267,5 @@ impl Boundary<'_> {
         });
         self.carriers.push(carrier);
         id
-    }
-}
-
-/// The copy of a tensor from one device to another.
-#[derive(Clone, Copy, Debug)]
-struct Carry;
-
-impl Operator for Carry {
-    fn name(&self) -> &'static str {
-        "Copy"
-    }
-
-    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
-        cx.expect_counts(1..=1, 1..=1)?;
-        Ok(vec![cx.input(0)?.clone()])
-    }
-
-    fn cost(&self, cx: &OpCx) -> Cost {
-        Cost { flops: 0, bytes: cx.bytes_touched() }
-    }
-
-    fn cpu(&self, _: &OpCx) -> Result<NativeKernel, OpError> {
-        Ok(NativeKernel::copy(self.name()))
-    }
-
-    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        lower.copy((Operand::Input(0), 0), (Operand::Output(0), 0), cx.output(0)?.bytes() as u64);
-        Ok(())
     }
 }

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::dtype::DType;
 use crate::expr::{ExprId, Indexing, PointwiseDesc};
 use crate::graph::StorageScope;
 use crate::ops::pointwise::{Chain, Programs};
@@ -328,8 +327,9 @@ impl<'a> Groups<'a> {
 /// The value of a constant of one element.
 fn built_in(flow: &Flow, v: ValueId, desc: &mut PointwiseDesc) -> Option<ExprId> {
     let constant = flow.values[v].constant.as_ref().filter(|c| c.shape().elements() == 1)?;
-    match constant.as_slice::<f32>().ok()? {
-        [one] => desc.constant(*one).ok(),
+    let constant = Some(constant).filter(|c| Chain::TYPES.contains(&c.dtype()))?;
+    match constant.to_f32s().ok()?[..] {
+        [one] => desc.constant(one).ok(),
         _ => None,
     }
 }
@@ -339,7 +339,7 @@ fn member(flow: &Flow, n: usize, limits: ChainLimits) -> Option<Member> {
     let node = &flow.nodes[n];
     let &[out] = &node.outputs[..] else { return None };
     let value = &flow.values[out];
-    let plain = value.scope == StorageScope::Buffer && value.info.dtype == DType::F32;
+    let plain = value.scope == StorageScope::Buffer && Chain::TYPES.contains(&value.info.dtype);
     if !plain || value.info.elements() == 0 {
         return None;
     }
@@ -395,6 +395,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::dtype::DType;
     use crate::graph::{GraphBuilder, TensorId, TensorInfo};
     use crate::ops::norm::{Softmax, SoftmaxKind};
     use crate::ops::reduce::{Reduce, ReduceKind};

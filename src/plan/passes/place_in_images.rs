@@ -1,7 +1,7 @@
 //! Tensors that the graph requests in images: which get one, on which device, and which copies that needs.
 //!
 //! An image is a view of a range of an arena, so a tensor whose row stride is already the driver's is an image at no
-//! cost. One whose rows need padding, or whose memory is the caller's, is copied into an image by an [`ImageCopy`]
+//! cost. One whose rows need padding, or whose memory is the caller's, is copied into an image by an [`TensorCopy`]
 //! before the operators that read images; the others read the tensor itself. A constant is placed in an image once,
 //! when parameters are placed on devices.
 
@@ -12,7 +12,7 @@ use crate::backend::DeviceInfo;
 use crate::graph::{StorageScope, TensorInfo};
 use crate::memory::image::{ImageDesc, ImageRefusal, Texel};
 use crate::ops::OpCx;
-use crate::ops::image::ImageCopy;
+use crate::ops::image::TensorCopy;
 use crate::plan::PlanError;
 use crate::plan::alias_classes::{AliasClasses, Backing};
 use crate::plan::flow::{Flow, FlowNode, Value, ValueId};
@@ -276,7 +276,7 @@ impl<'a> Images<'a> {
         self.flow.values.push(Value { name: name.clone(), info, constant: None, scope });
         let node = FlowNode {
             name,
-            op: Arc::new(ImageCopy),
+            op: Arc::new(TensorCopy::Image),
             inputs: vec![Some(v)],
             outputs: vec![copy],
             device: Some(d),

@@ -19,7 +19,7 @@ pub(in crate::session) struct MemoryChange<'e> {
 }
 
 impl<'e> Binding<'e> {
-    /// Binds input `name` to other memory of the same shape, and the output that is the same memory with it. The former
+    /// Binds input `name` to other memory of the same shape, together with an output that is the same memory. The former
     /// memory stays imported and its commands stay recorded, so rebinding it is cheap.
     ///
     /// # Errors

@@ -129,7 +129,7 @@ impl Trial {
                 Part::Flush(..) => counts[1] += 1,
                 Part::Invalidate(..) => counts[2] += 1,
             }
-            assert!(results != right || !messages.is_empty(), "nobody misses {part:?}");
+            assert!(results != right || !messages.is_empty(), "nothing depends on {part:?}");
         }
         // The device is unchanged.
         assert_eq!(self.run(None), (right, Vec::new()));

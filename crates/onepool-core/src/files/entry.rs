@@ -44,7 +44,7 @@ pub enum CacheError {
     Writable {
         /// Its name.
         path: PathBuf,
-        /// Its permissions.
+        /// Its permission bits.
         mode: u64,
     },
     /// No regular file under a file's name.
@@ -60,7 +60,7 @@ pub enum CacheError {
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// Its size in bytes.
         bytes: u64,
         /// The most there may be.
         limit: u64,

@@ -12,7 +12,6 @@ use super::entry::{CacheError, DRAFT_ENDING, Entry};
 /// Drafts of one process that may be left over from another one of the same number.
 const TRIES: usize = 64;
 
-/// A folder.
 pub(super) struct Folder {
     path: PathBuf,
 }

@@ -107,7 +107,7 @@ impl serde::Serialize for TypeFlags {
 /// A heap: bytes that several memory types may be taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Heap {
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
     /// The driver calls it the device's own.
     pub device_local: bool,

@@ -61,7 +61,7 @@ pub enum DeviceError {
     /// A wait ran out of time.
     #[error("the device did not finish within {millis} ms")]
     Timeout {
-        /// The time allowed.
+        /// The time allowed, in milliseconds.
         millis: u64,
     },
     /// More than the device can hold or address in one object.
@@ -93,7 +93,7 @@ pub enum DeviceError {
     Kernel {
         /// Which kernel.
         kernel: String,
-        /// Its error.
+        /// What it reported.
         source: crate::kernel::KernelError,
     },
     /// The API cannot be used on this machine at all.
@@ -133,7 +133,7 @@ pub enum DeviceError {
         api: &'static str,
         /// The call's name.
         call: &'static str,
-        /// Its result.
+        /// The result code.
         code: i32,
     },
 }
@@ -190,7 +190,7 @@ pub struct DeviceInfo {
     pub index: usize,
     /// Why the device cannot be used, if it cannot.
     pub unusable: Option<String>,
-    /// Its memory.
+    /// Its heaps and memory types.
     pub memory: MemoryModel,
     /// Whether kernels are native functions (else SPIR-V or its translation).
     pub native: bool,
@@ -317,7 +317,7 @@ pub struct BufferDesc {
 /// What was granted for a buffer, never what was asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferInfo {
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Its address in the process, where it is mapped (it stays mapped while it lives).
     pub host: Option<HostAddress>,

@@ -244,7 +244,7 @@ impl Buffer {
         Buffer { lease, range }
     }
 
-    /// Its size.
+    /// Its size in bytes.
     pub fn bytes(&self) -> u64 {
         self.range.bytes()
     }

@@ -193,7 +193,7 @@ impl Lent<'_> {
         self.address.as_ptr().addr() as u64
     }
 
-    /// Its length.
+    /// Its length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,12 +1,12 @@
 //! Convolutions of many elements on devices with fast workgroup memory: wide tiles, by cooperative matrices where
 //! there are any.
 
-use super::super::pack::Pack;
 use super::{Plain, Target, product_params};
 use crate::kernel::KernelId;
 use crate::kernel::codes::{conv_matrix, conv_wide};
 use crate::kernel::table::{spec, variants};
 use crate::ops::linalg::device::{Product, Source};
+use crate::ops::pack::Pack;
 use crate::ops::{Lowering, OpError, Operand};
 
 /// Channels and elements of a wide tile.
@@ -130,7 +130,7 @@ impl Target<'_> {
             tap_strides: [sh, sw, pack.ic_stride],
             ..pack
         };
-        let weights = pack.emit(self.cx, lower)?;
+        let weights = pack.weights(self.cx, lower)?;
         let (code, _) = self.activation.code();
         let mut spec = vec![
             (spec::large_tiles::PLAIN, u32::from(c.is_plain())),
@@ -138,7 +138,7 @@ impl Target<'_> {
             (spec::large_tiles::ACTIVATION, code),
         ];
         spec.extend(wide.local.map(|threads| (spec::conv_matrix::LOCAL_SIZE_X, threads)));
-        let params = product_params(c, self.activation);
+        let params = product_params(c, self.activation)?;
         let [channels, elements] = wide.tile;
         let groups =
             [c.plane().div_ceil(elements), c.oc.div_ceil(channels), c.batch * c.groups].map(|g| g as u32);

@@ -6,6 +6,7 @@ use crate::dtype::DType;
 use crate::kernel::codes::winograd::POINTS;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
+use crate::ops::window::AxisNumbers;
 use crate::ops::{Activation, Lowering, OpError, Operand, WindowAxis};
 
 /// Outputs of a tile along an axis.
@@ -76,6 +77,7 @@ impl Target<'_> {
         let products = lower.scratch(POINTS * oc * each * 4);
         let (read, write) = (variants::WinogradInput { t }.id()?, variants::WinogradOutput { t }.id()?);
         let (code, [act_a, act_b]) = self.activation.code();
+        let numbers = AxisNumbers::new([h, w])?;
         for first in (0..tiles.count).step_by(each) {
             let count = each.min(tiles.count - first);
             let line = count.next_multiple_of(4);
@@ -88,10 +90,7 @@ impl Target<'_> {
                 line: line as u32,
                 across: tiles.across as u32,
                 of_image: tiles.of_image as u32,
-                ih: h.input as i32,
-                iw: w.input as i32,
-                ph: h.pads[0] as i32,
-                pw: w.pads[0] as i32,
+                plane: numbers.into(),
             };
             lower.dispatch_1d(read, &[], &[Operand::Input(0), input], &params, row * count)?;
             let source = |operand, row| Source { operand, value: None, matrices: POINTS, row, col: 1 };
@@ -119,8 +118,7 @@ impl Target<'_> {
                 line: line as u32,
                 across: tiles.across as u32,
                 of_image: tiles.of_image as u32,
-                oh: h.output as u32,
-                ow: w.output as u32,
+                output: numbers.into(),
                 act_a,
                 act_b,
             };

@@ -109,13 +109,13 @@ impl Packing {
                 || {
                     for (group, to) in panel.chunks_exact_mut(4 * (end - first)).enumerate() {
                         let [a, b, c, d] = [0, 1, 2, 3].map(|i| &row(4 * group + i)[columns.clone()]);
-                        let (to, behind) = to.split_at_mut(4 * columns.len());
+                        let (to, after) = to.split_at_mut(4 * columns.len());
                         for ((((to, a), b), c), d) in
                             to.as_chunks_mut::<4>().0.iter_mut().zip(a).zip(b).zip(c).zip(d)
                         {
                             *to = [a ^ flip, b ^ flip, c ^ flip, d ^ flip];
                         }
-                        behind.fill(0);
+                        after.fill(0);
                         for (sum, four) in totals.iter_mut().zip(to.as_chunks::<4>().0) {
                             let four: i32 = four.iter().map(|byte| i32::from(*byte as i8)).sum();
                             *sum = sum.wrapping_add(four);

@@ -88,7 +88,7 @@ impl Product {
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
         let mut joined = false;
         self.batches(|batch, y_first| {
-            let params = self.distances(batch, y_first, c_strides);
+            let params = self.product_params(batch, y_first, c_strides);
             let groups = [self.n.div_ceil(cols), 1, batch.count].map(|g| g as u32);
             lower.dispatch(kernel, &spec, &[self.a.operand, self.b.operand, c, self.y], &params, groups)?;
             if std::mem::replace(&mut joined, true) {
@@ -124,7 +124,7 @@ impl Product {
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
         let mut joined = false;
         self.batches(|batch, y_first| {
-            let params = self.distances(batch, y_first, c_strides);
+            let params = self.product_params(batch, y_first, c_strides);
             let groups =
                 [self.n.div_ceil(wide.tile[1]), self.m.div_ceil(wide.tile[0]), batch.count].map(|g| g as u32);
             let args = [self.a.operand, self.b.operand, c, self.y];

@@ -13,7 +13,7 @@ pub(super) enum Label {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Term {
     before: Vec<u8>,
-    behind: Vec<u8>,
+    after: Vec<u8>,
     ellipsis: bool,
 }
 
@@ -55,22 +55,22 @@ impl Term {
             Some(b) => Err(format!("{:?} is no label", char::from(b))),
             None => Ok(part.as_bytes().to_vec()),
         };
-        let (before, behind, ellipsis) = match text.split_once("...") {
-            Some((before, behind)) => (before, behind, true),
+        let (before, after, ellipsis) = match text.split_once("...") {
+            Some((before, after)) => (before, after, true),
             None => (text, "", false),
         };
-        Ok(Term { before: letters(before)?, behind: letters(behind)?, ellipsis })
+        Ok(Term { before: letters(before)?, after: letters(after)?, ellipsis })
     }
 
     fn letters(&self) -> impl Iterator<Item = u8> + '_ {
-        self.before.iter().chain(&self.behind).copied()
+        self.before.iter().chain(&self.after).copied()
     }
 
     /// The labels in order, where the ellipsis stands for `dims` axes.
     fn labels(&self, dims: usize) -> Vec<Label> {
         let ellipsis = (0..if self.ellipsis { dims } else { 0 }).rev().map(Label::Ellipsis);
         let before = self.before.iter().map(|b| Label::Letter(*b));
-        before.chain(ellipsis).chain(self.behind.iter().map(|b| Label::Letter(*b))).collect()
+        before.chain(ellipsis).chain(self.after.iter().map(|b| Label::Letter(*b))).collect()
     }
 }
 
@@ -120,13 +120,13 @@ impl Equation {
     pub(super) fn resolve(&self, shapes: &[&Shape]) -> Result<Views, (usize, String)> {
         let mut dims = 0;
         for (i, (term, shape)) in self.inputs.iter().zip(shapes).enumerate() {
-            let named = term.before.len() + term.behind.len();
+            let named = term.before.len() + term.after.len();
             let rest = shape.rank().checked_sub(named).filter(|rest| *rest == 0 || term.ellipsis);
             dims = dims.max(rest.ok_or_else(|| (i, format!("{named} dimensions, as the equation has")))?);
         }
         let mut views = Views { operands: Vec::new(), sizes: Vec::new(), output: self.output(dims) };
         for (i, (term, shape)) in self.inputs.iter().zip(shapes).enumerate() {
-            let own = shape.rank() - term.before.len() - term.behind.len();
+            let own = shape.rank() - term.before.len() - term.after.len();
             let mut axes: Vec<(Label, isize)> = Vec::new();
             for ((label, &size), stride) in
                 term.labels(own).into_iter().zip(shape.iter()).zip(shape.strides())

@@ -202,7 +202,7 @@ impl DevicePolicy {
 pub struct Request {
     /// Address of its first byte.
     pub addr: u64,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Bytes of one element; 0 counts as 1.
     pub element_bytes: u64,

@@ -92,7 +92,6 @@ impl Image {
         Ok(())
     }
 
-    /// The image itself.
     pub(super) fn raw(&self) -> vk::Image {
         self.raw
     }

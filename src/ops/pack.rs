@@ -1,4 +1,4 @@
-//! The layouts in which kernels read weights.
+//! The layout in which kernels read weights of convolutions and operands of products.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,23 +6,24 @@ use std::sync::Arc;
 use crate::dtype::{DType, Element};
 use crate::files::hash::Hash;
 use crate::graph::Tensor;
-use crate::kernel::table::{params, variants};
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, PackLines, reaches_all};
 
 /// `[group][channel / tile][ic][kd][kh][kw][tile]`, zeros after the last channel, read from weights at
-/// `first + group * group_stride + channel * oc_stride + ...`.
+/// `first + group * group_stride + channel * oc_stride + ...`. Of matrices channels are columns, and input channels are
+/// rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pack {
-    pub(super) groups: usize,
-    pub(super) tile: usize,
-    pub(super) oc: usize,
-    pub(super) ic: usize,
-    pub(super) taps: [usize; 3],
-    pub(super) first: i64,
-    pub(super) group_stride: i64,
-    pub(super) oc_stride: i64,
-    pub(super) ic_stride: i64,
-    pub(super) tap_strides: [i64; 3],
+pub(crate) struct Pack {
+    pub(crate) groups: usize,
+    pub(crate) tile: usize,
+    pub(crate) oc: usize,
+    pub(crate) ic: usize,
+    pub(crate) taps: [usize; 3],
+    pub(crate) first: i64,
+    pub(crate) group_stride: i64,
+    pub(crate) oc_stride: i64,
+    pub(crate) ic_stride: i64,
+    pub(crate) tap_strides: [i64; 3],
 }
 
 /// Some groups, output channels of each, and input channels of each.
@@ -39,7 +40,7 @@ impl Pack {
     }
 
     /// Elements of the result.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.sizes().iter().product()
     }
 
@@ -49,7 +50,7 @@ impl Pack {
         let strides = [self.first, self.group_stride, self.oc_stride, self.ic_stride, kd, kh, kw];
         let mut hash = Hash::new();
         hash.put((self.sizes(), strides, self.oc));
-        PackKey { layout: "convolution weights", numbers: hash.digest().words() }
+        PackKey { layout: "tiles of channels", numbers: hash.digest().words() }
     }
 
     /// Calls `f` with the place in the layout and in the weights of every element of `part`.
@@ -144,12 +145,27 @@ impl Pack {
         self.first == 0 && reaches_all(&steps, elements)
     }
 
-    /// The packed weights of input 1: made at load where they are known, else by a kernel.
-    pub(super) fn emit(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
-        let dtype = cx.dtype(1)?;
+    /// The packed weights of input 1.
+    ///
+    /// # Errors
+    /// As [`Pack::emit`].
+    pub(crate) fn weights(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
+        self.emit((Operand::Input(1), cx.value(1)), cx.dtype(1)?, lower)
+    }
+
+    /// The packed form of an operand: made at load where its value is known, else by a kernel.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] for element types without a kernel.
+    pub(crate) fn emit(
+        &self,
+        (source, value): (Operand, Option<&Tensor>),
+        dtype: DType,
+        lower: &mut Lowering<'_>,
+    ) -> Result<Operand, OpError> {
         // A texel view has at least one texel.
         let bytes = (self.len() * dtype.bytes()).max(16);
-        if let Some(value) = cx.value(1) {
+        if let Some(value) = value {
             let pack = *self;
             let packed = lower.packed(value, self.key(), bytes, move |t: &Tensor, out| {
                 match dtype {
@@ -187,11 +203,11 @@ impl Pack {
             }
             return Ok(packed);
         }
-        let kernel = variants::PackWeights { t: dtype }.id()?;
+        let kernel = variants::PackTiles { t: dtype }.id()?;
         let packed = lower.scratch(bytes);
         let [kd_stride, kh_stride, kw_stride] = self.tap_strides.map(|s| s as i32);
         let [kd, kh, kw] = self.taps.map(|t| t as u32);
-        let params = params::PackWeights {
+        let params = params::PackTiles {
             n: self.len() as u32,
             tile: self.tile as u32,
             oc: self.oc as u32,
@@ -207,7 +223,8 @@ impl Pack {
             kh_stride,
             kw_stride,
         };
-        lower.dispatch_1d(kernel, &[], &[Operand::Input(1), packed], &params, self.len())?;
+        let taps = [(spec::pack_tiles::TAPS, u32::from(self.taps != [1; 3]))];
+        lower.dispatch_1d(kernel, &taps, &[source, packed], &params, self.len())?;
         Ok(packed)
     }
 }

@@ -1,0 +1,164 @@
+//! Models made ready on devices.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use onepool::backend::ContextDesc;
+use onepool::plan::Precision;
+use onepool::session::{IoInfo, NodePlacement, SessionBuilder};
+use onepool::{Dim, loader};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+
+use crate::binding::{Binding, Lending};
+use crate::errors::{Class, raised};
+use crate::run::{Cancel, Verdicts, options};
+use crate::shared::Shared;
+
+/// A model made ready on devices.
+#[pyclass(frozen, module = "onepool._onepool")]
+#[derive(Debug)]
+pub(crate) struct Session(Mutex<Option<Arc<Shared>>>);
+
+impl Session {
+    fn shared(&self, py: Python<'_>) -> PyResult<Arc<Shared>> {
+        let shared = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        shared.ok_or_else(|| Class::Closed.says(py, "the session is closed"))
+    }
+}
+
+/// A word that is none of its kind.
+fn unknown(py: Python<'_>, argument: &str, given: &str, known: &str) -> PyErr {
+    Class::Argument.says(py, format!("{argument}: {given:?} is none of {known}"))
+}
+
+#[pymethods]
+impl Session {
+    #[new]
+    #[pyo3(signature = (path, model, base_dir, devices, precision, placement, strict, fallback, threads, cache_dir, copy_threshold))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords of one call")]
+    fn new(
+        py: Python<'_>,
+        path: Option<PathBuf>,
+        model: Option<&[u8]>,
+        base_dir: Option<PathBuf>,
+        devices: Vec<String>,
+        precision: &str,
+        placement: &str,
+        strict: bool,
+        fallback: bool,
+        threads: usize,
+        cache_dir: Option<PathBuf>,
+        copy_threshold: Option<u64>,
+    ) -> PyResult<Self> {
+        let precision = match precision {
+            "f32" => Precision::F32,
+            "f16" => Precision::F16,
+            other => return Err(unknown(py, "precision", other, "\"f32\", \"f16\"")),
+        };
+        let placement = match placement {
+            "manual" => NodePlacement::Manual,
+            "auto" => NodePlacement::Auto,
+            other => return Err(unknown(py, "placement", other, "\"manual\", \"auto\"")),
+        };
+        let desc = ContextDesc { threads, cache_dir, ..ContextDesc::default() };
+        let mut builder = onepool::Session::builder().context_desc(desc);
+        builder = builder.precision(precision).placement(placement).strict(strict).fallback(fallback);
+        if let Some(bytes) = copy_threshold {
+            builder = builder.copy_threshold(bytes);
+        }
+        for device in devices {
+            builder = builder.device(device);
+        }
+        let build = || build(builder, path, model, base_dir.as_deref());
+        let session = py.detach(build).map_err(|e| raised(py, e))?;
+        let (inputs, outputs) = (session.inputs(), session.outputs());
+        Ok(Session(Mutex::new(Some(Arc::new(Shared { session, inputs, outputs, strict })))))
+    }
+
+    /// Name, element type and sizes of each input.
+    fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        declared(py, &self.shared(py)?.inputs)
+    }
+
+    /// Name, element type and sizes of each output.
+    fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        declared(py, &self.shared(py)?.outputs)
+    }
+
+    /// Names of the devices.
+    fn devices(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        Ok(self.shared(py)?.session.devices().map(|info| info.name.clone()).collect())
+    }
+
+    fn bind(
+        &self,
+        py: Python<'_>,
+        inputs: &Bound<'_, PyDict>,
+        out: Option<&Bound<'_, PyDict>>,
+        strict: Option<bool>,
+    ) -> PyResult<Binding> {
+        let shared = self.shared(py)?;
+        let bound = Lending::new(py, &shared, inputs, out, strict)?;
+        Ok(Binding::new(shared, bound))
+    }
+
+    /// Binds, runs and lets go: the results by name, and the verdicts.
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &Bound<'py, PyDict>,
+        out: Option<&Bound<'py, PyDict>>,
+        time_limit: Option<f64>,
+        cancel: Option<&Bound<'py, Cancel>>,
+    ) -> PyResult<(Bound<'py, PyDict>, Verdicts)> {
+        let options = options(py, time_limit, cancel)?;
+        let shared = self.shared(py)?;
+        let mut bound = Lending::new(py, &shared, inputs, out, None)?;
+        let results = bound.run(py, options.as_ref());
+        let verdicts = bound.verdicts();
+        bound.close(py);
+        Ok((results?, verdicts))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        let shared = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(shared));
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+}
+
+fn build(
+    builder: SessionBuilder,
+    path: Option<PathBuf>,
+    model: Option<&[u8]>,
+    base_dir: Option<&Path>,
+) -> Result<onepool::Session, onepool::Error> {
+    match (path, model) {
+        (Some(path), _) => builder.model(path).build(),
+        (None, Some(model)) => builder.graph(loader::load_onnx_bytes(model, base_dir)?).build(),
+        (None, None) => builder.build(),
+    }
+}
+
+/// Name, element type (or none) and sizes (numbers, names of open ones, or none) of inputs or outputs.
+fn declared<'py>(py: Python<'py>, ios: &[IoInfo]) -> PyResult<Bound<'py, PyList>> {
+    let rows = PyList::empty(py);
+    for io in ios {
+        let size = |dim: &Dim| -> PyResult<Bound<'py, PyAny>> {
+            Ok(match dim {
+                Dim::Known(size) => size.into_pyobject(py)?.into_any(),
+                Dim::Symbol(name) => PyString::new(py, name).into_any(),
+                Dim::Unknown => py.None().into_bound(py),
+            })
+        };
+        let shape = io.shape.as_ref().map(|shape| shape.0.iter().map(size).collect::<PyResult<Vec<_>>>());
+        let shape = shape.transpose()?.map(|sizes| PyTuple::new(py, sizes)).transpose()?;
+        rows.append((&io.name, io.dtype.map(onepool::DType::name), shape))?;
+    }
+    Ok(rows)
+}

@@ -1,0 +1,71 @@
+"""Runs neural networks directly on the program's own arrays.
+
+    import onepool
+    session = onepool.Session("model.onnx")
+    results = session.run({"x": x})
+
+`Session.bind` ties arrays to a session once, for many runs on the same bytes. `verdicts` tells for each array whether it
+was used in place or copied, and why.
+"""
+
+from onepool._errors import (
+    ArgumentError,
+    ArrayTypeError,
+    BusyError,
+    CancelledError,
+    ClosedError,
+    DeviceError,
+    DeviceLostError,
+    DTypeError,
+    Error,
+    ModelError,
+    NoDeviceError,
+    OutOfMemoryError,
+    OverlapError,
+    ShapeError,
+    StrictError,
+    TimeLimitError,
+    UnboundError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from onepool._onepool import Cancel, Tensor, __version__
+from onepool._session import Binding, Io, Outputs, Session, devices, empty
+from onepool._tables import Devices, Plan, Profile, Table, Verdict, Verdicts
+
+__all__ = [
+    "ArgumentError",
+    "ArrayTypeError",
+    "Binding",
+    "BusyError",
+    "Cancel",
+    "CancelledError",
+    "ClosedError",
+    "DTypeError",
+    "DeviceError",
+    "DeviceLostError",
+    "Devices",
+    "Error",
+    "Io",
+    "ModelError",
+    "NoDeviceError",
+    "OutOfMemoryError",
+    "Outputs",
+    "OverlapError",
+    "Plan",
+    "Profile",
+    "Session",
+    "ShapeError",
+    "StrictError",
+    "Table",
+    "Tensor",
+    "TimeLimitError",
+    "UnboundError",
+    "UnknownNameError",
+    "UnsupportedError",
+    "Verdict",
+    "Verdicts",
+    "__version__",
+    "devices",
+    "empty",
+]

@@ -1,0 +1,109 @@
+"""The native part. Its classes are documented where they are public: see `onepool`."""
+
+import os
+from typing import Any, final
+
+import numpy as np
+
+__version__: str
+
+def devices() -> str: ...
+def pack(items: list[np.ndarray[Any, Any]], dtype: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]: ...
+def unpack(values: np.ndarray[Any, Any], table: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]: ...
+
+@final
+class Pages:
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Tensor:
+    """A C-contiguous tensor of zeros in pages that every device can import.
+
+    NumPy, the buffer protocol and DLPack see the same bytes: `numpy()`, `numpy.asarray(tensor)`,
+    `torch.from_dlpack(tensor)`. Raises `DTypeError`, `ShapeError` and `OutOfMemoryError`.
+    """
+
+    def __new__(cls, shape: tuple[int, ...] | list[int], dtype: str = "float32") -> Tensor: ...
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+
+    @property
+    def dtype(self) -> str:
+        """The name of its element type."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A NumPy array over the same bytes. Raises `DTypeError` for element types that need ml_dtypes where that is not installed."""
+
+    def __dlpack__(
+        self,
+        *,
+        stream: None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Cancel:
+    """Ends the runs that were given it. One cancels for good: make a new one for later runs."""
+
+    def __new__(cls) -> Cancel: ...
+    def cancel(self) -> None:
+        """Ends the runs before their next submission to a device. Any thread may call it."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+
+@final
+class Verdicts:
+    def rows(self) -> list[tuple[str, str, str, int, int, int, int, str, str | None]]: ...
+
+@final
+class Binding:
+    def run(self, time_limit: float | None = None, cancel: Cancel | None = None) -> dict[str, Any]: ...
+    def rebind_input(self, name: str, array: Any) -> None: ...
+    def rebind_output(self, name: str, array: Any) -> None: ...
+    def outputs(self) -> dict[str, Any]: ...
+    def verdicts(self) -> Verdicts: ...
+    def plan(self) -> str: ...
+    def profile(self) -> str: ...
+    def close(self) -> None: ...
+
+@final
+class Session:
+    def __new__(
+        cls,
+        path: str | os.PathLike[str] | None,
+        model: bytes | None,
+        base_dir: str | os.PathLike[str] | None,
+        devices: list[str],
+        precision: str,
+        placement: str,
+        strict: bool,
+        fallback: bool,
+        threads: int,
+        cache_dir: str | os.PathLike[str] | None,
+        copy_threshold: int | None,
+    ) -> Session: ...
+    def inputs(self) -> list[tuple[str, str | None, tuple[int | str | None, ...] | None]]: ...
+    def outputs(self) -> list[tuple[str, str | None, tuple[int | str | None, ...] | None]]: ...
+    def devices(self) -> list[str]: ...
+    def bind(self, inputs: dict[str, Any], out: dict[str, Any] | None, strict: bool | None) -> Binding: ...
+    def run(
+        self,
+        inputs: dict[str, Any],
+        out: dict[str, Any] | None,
+        time_limit: float | None,
+        cancel: Cancel | None,
+    ) -> tuple[dict[str, Any], Verdicts]: ...
+    def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...

@@ -1,0 +1,280 @@
+"""Sessions and bindings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+
+import numpy as np
+
+from onepool import _onepool
+from onepool._onepool import Cancel, Tensor
+from onepool._tables import Devices, Plan, Profile, Verdict, Verdicts
+
+Array: TypeAlias = np.ndarray[Any, Any]
+T = TypeVar("T")
+
+
+class Io(NamedTuple):
+    """An input or output as the model declares it."""
+
+    name: str
+    dtype: str | None
+    """The name of its element type, where the model has one."""
+    shape: tuple[int | str | None, ...] | None
+    """Its sizes, where the model has them: numbers, names of open sizes, or None."""
+
+
+class _Serializable(Protocol):
+    def SerializeToString(self) -> bytes: ...
+
+
+class Outputs(dict[str, Any]):
+    """Results by name."""
+
+    def __init__(self, results: dict[str, Any], verdicts: _onepool.Verdicts) -> None:
+        super().__init__(results)
+        self._verdicts = verdicts
+
+    @property
+    def verdicts(self) -> Verdicts:
+        """How each array of the run reached the devices, and why."""
+        return _verdicts(self._verdicts)
+
+
+def _verdicts(found: _onepool.Verdicts) -> Verdicts:
+    return Verdicts(Verdict(*row) for row in found.rows())
+
+
+def _dict(given: Mapping[str, Any], argument: str) -> dict[str, Any]:
+    if isinstance(given, dict):
+        return given
+    if isinstance(given, Mapping):
+        return dict(given)
+    raise _onepool_type_error(argument, given)
+
+
+def _onepool_type_error(argument: str, given: object) -> Exception:
+    from onepool._errors import ArrayTypeError
+
+    return ArrayTypeError(f"{argument}: expected arrays by name, as in {{'x': x}}, got {type(given).__name__}")
+
+
+async def _in_thread(call: Callable[[], T], cancel: Cancel) -> T:
+    """Calls on a thread. When the task is cancelled, so is the run, and the arrays are free when this returns."""
+    run = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(run)
+    except asyncio.CancelledError:
+        cancel.cancel()
+        while not run.done():
+            try:
+                await asyncio.wait([run])
+            except asyncio.CancelledError:
+                pass
+        run.exception()
+        raise
+
+
+class Session:
+    """A model made ready on devices.
+
+    `model` is a path, the bytes of an ONNX model or an `onnx.ModelProto`; `base_dir` is the folder of its external data
+    where it is no path. `device` is a name of `devices()`, "auto", or several: the first one runs what nothing else
+    places. `precision` is "f32" or "f16". `placement` "auto" measures which device is best for each operator. `strict`
+    makes every copy of an array by the CPU an error. Without `fallback` an operator that a device has no kernel for is
+    an error. `threads` is for the CPU, 0 for all of them. `cache_dir` keeps compiled kernels. Arrays of fewer bytes
+    than `copy_threshold` are copied; unless given, that is measured.
+
+    Any thread may use a session, several at a time. Raises `ModelError`, `UnsupportedError` and `NoDeviceError`.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | _Serializable,
+        *,
+        device: str | Sequence[str] = "auto",
+        precision: Literal["f32", "f16"] = "f32",
+        placement: Literal["manual", "auto"] = "manual",
+        strict: bool = False,
+        fallback: bool = True,
+        threads: int = 0,
+        base_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        copy_threshold: int | None = None,
+    ) -> None:
+        path: str | os.PathLike[str] | None = None
+        data: bytes | None = None
+        if isinstance(model, (str, os.PathLike)):
+            path = model
+        elif isinstance(model, (bytes, bytearray, memoryview)):
+            data = bytes(model)
+        elif hasattr(model, "SerializeToString"):
+            data = model.SerializeToString()
+        else:
+            from onepool._errors import ArrayTypeError
+
+            raise ArrayTypeError(f"model: expected a path, bytes or an onnx.ModelProto, got {type(model).__name__}")
+        names = [device] if isinstance(device, str) else list(device)
+        self._native = _onepool.Session(
+            path, data, base_dir, names, precision, placement, strict, fallback, threads, cache_dir, copy_threshold
+        )
+
+    @property
+    def inputs(self) -> list[Io]:
+        """The inputs, as the model declares them."""
+        return [Io(*row) for row in self._native.inputs()]
+
+    @property
+    def outputs(self) -> list[Io]:
+        """The outputs, as the model declares them."""
+        return [Io(*row) for row in self._native.outputs()]
+
+    @property
+    def devices(self) -> list[str]:
+        """The names of its devices."""
+        return self._native.devices()
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        out: Mapping[str, Any] | None = None,
+        *,
+        time_limit: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Outputs:
+        """Runs once on these arrays and returns the outputs by name.
+
+        An input is a NumPy array or anything with the buffer protocol or DLPack. It is read where it lies and never
+        written; one that is not C-contiguous is copied (an error in strict mode). Outputs are written into the arrays of
+        `out`, which are C-contiguous and writable, and into new ones else. `time_limit` is in seconds. Other threads run
+        meanwhile; they must not touch the arrays.
+
+        What is to run many times on the same arrays is faster with `bind`.
+        """
+        arrays = None if out is None else _dict(out, "out")
+        return Outputs(*self._native.run(_dict(inputs, "inputs"), arrays, time_limit, cancel))
+
+    async def run_async(
+        self,
+        inputs: Mapping[str, Any],
+        out: Mapping[str, Any] | None = None,
+        *,
+        time_limit: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Outputs:
+        """As `run`, on a thread of the loop's. Cancelling the task cancels the run and waits until it has ended."""
+        token = cancel or Cancel()
+        return await _in_thread(lambda: self.run(inputs, out, time_limit=time_limit, cancel=token), token)
+
+    def bind(
+        self,
+        inputs: Mapping[str, Any],
+        out: Mapping[str, Any] | None = None,
+        *,
+        strict: bool | None = None,
+    ) -> Binding:
+        """Ties arrays to the inputs and outputs, as `run` takes them, for many runs on the same bytes.
+
+        The arrays are kept, and cannot be resized, until the binding is closed.
+        """
+        arrays = None if out is None else _dict(out, "out")
+        return Binding(self._native.bind(_dict(inputs, "inputs"), arrays, strict))
+
+    def close(self) -> None:
+        """Lets go of the model and the devices. Bindings go on."""
+        self._native.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._native.closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<onepool.Session, closed>"
+        names = ", ".join(io.name for io in self.inputs), ", ".join(io.name for io in self.outputs)
+        return f"<onepool.Session: {names[0]} -> {names[1]} on {', '.join(self.devices)}>"
+
+
+class Binding:
+    """Arrays tied to the inputs and outputs of a session: imported once, run many times.
+
+    One thread uses it at a time; another one gets a `BusyError`.
+    """
+
+    def __init__(self, native: _onepool.Binding) -> None:
+        self._native = native
+
+    def run(self, *, time_limit: float | None = None, cancel: Cancel | None = None) -> dict[str, Any]:
+        """Runs once on what the arrays hold now and returns the outputs by name.
+
+        The arrays of the outputs are the same in each run. Only outputs whose size is known no sooner are new ones.
+        """
+        return self._native.run(time_limit, cancel)
+
+    async def run_async(self, *, time_limit: float | None = None, cancel: Cancel | None = None) -> dict[str, Any]:
+        """As `run`, on a thread of the loop's. Cancelling the task cancels the run and waits until it has ended."""
+        token = cancel or Cancel()
+        return await _in_thread(lambda: self._native.run(time_limit, token), token)
+
+    def rebind_input(self, name: str, array: Any) -> None:
+        """Binds another array of the same shape. The last 8 sets of arrays stay imported, so going back is fast."""
+        self._native.rebind_input(name, array)
+
+    def rebind_output(self, name: str, array: Any) -> None:
+        """As `rebind_input`, for an output."""
+        self._native.rebind_output(name, array)
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """The arrays that runs write to."""
+        return self._native.outputs()
+
+    @property
+    def verdicts(self) -> Verdicts:
+        """How each array reaches the devices, and why."""
+        return _verdicts(self._native.verdicts())
+
+    @property
+    def plan(self) -> Plan:
+        """What runs where, in which order."""
+        return Plan(json.loads(self._native.plan()))
+
+    def profile(self) -> Profile:
+        """Runs once with a timestamp around every operator."""
+        return Profile(json.loads(self._native.profile()))
+
+    def close(self) -> None:
+        """Lets go of the arrays."""
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def devices() -> Devices:
+    """The devices that `Session` may be given."""
+    return Devices(json.loads(_onepool.devices()))
+
+
+def empty(shape: tuple[int, ...] | list[int], dtype: str = "float32") -> Array:
+    """A NumPy array in pages that every device can import, of zeros."""
+    return Tensor(shape, dtype).numpy()

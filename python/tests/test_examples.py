@@ -1,0 +1,22 @@
+"""The program of docs/PYTHON.md."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_denoise(device: str) -> None:
+    program, model = ROOT / "python/examples/denoise.py", ROOT / "models/denoise.onnx"
+    done = subprocess.run([sys.executable, program, model, device], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert 0 < float(lines[0]) < 0.1, "less noise than there was"
+    values = [float(line) for line in lines[1:4]]
+    assert values == sorted(values) and len(set(values)) == 3
+    assert lines[-1] == "0 bytes copied by the CPU in each run"

@@ -1,0 +1,51 @@
+"""A program whose types mypy checks (`scripts/test`); each line also has to be right when it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import assert_type
+
+import numpy as np
+import onnx
+from onnx import helper
+
+import onepool
+import onepool.backend
+
+
+def double() -> onnx.ModelProto:
+    info = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", info[:1], info[1:])
+    return helper.make_model(graph, ir_version=10)
+
+
+def main() -> None:
+    with onepool.Session(double(), device=["cpu"], precision="f32") as session:
+        x = onepool.empty((2,))
+        x[:] = 2
+        results = session.run({"x": x}, time_limit=10.0, cancel=onepool.Cancel())
+        assert_type(results, onepool.Outputs)
+        verdict = results.verdicts[0]
+        assert_type(verdict, onepool.Verdict)
+        assert_type(verdict.fix, str | None)
+        assert_type(session.inputs[0].name, str)
+        awaited = asyncio.run(session.run_async({"x": x}))
+        assert_type(awaited, onepool.Outputs)
+        with session.bind({"x": x}, {"y": np.zeros(2, np.float32)}, strict=False) as binding:
+            assert_type(binding, onepool.Binding)
+            binding.run(time_limit=1.0)
+            assert_type(binding.plan, onepool.Plan)
+            assert binding.profile().report["host_nanos"] > 0
+    tensor = onepool.Tensor((2, 3), "float16")
+    assert_type(tensor.shape, tuple[int, ...])
+    assert_type(onepool.devices(), onepool.Devices)
+    outputs = onepool.backend.prepare(double()).run([x])
+    assert outputs[0].tolist() == [4.0, 4.0]
+    try:
+        onepool.Session(b"", device="cpu")
+    except onepool.ModelError as error:
+        assert_type(error, onepool.ModelError)
+
+
+if __name__ == "__main__":
+    main()
