@@ -22,7 +22,7 @@ pub(crate) struct Record {
     pub bench: String,
     pub case: String,
     pub metric: String,
-    /// In milliseconds, MiB, TFLOP/s or without a unit.
+    /// In milliseconds, MiB, TFLOP/s, tokens/s or without a unit.
     pub value: f64,
 }
 
@@ -114,12 +114,12 @@ pub(crate) fn read(folder: &Path) -> Records {
     Records { all: records, machines }
 }
 
-/// Times in milliseconds, sizes in MiB.
+/// Times in milliseconds, sizes in MiB, others as they are.
 fn scaled(value: f64, unit: &str) -> Option<f64> {
     match unit {
         "us" => Some(value / 1e3),
         "B" => Some(value / f64::from(1 << 20)),
-        "ms" | "MiB" | "TFLOP/s" | "ratio" => Some(value),
+        "ms" | "MiB" | "TFLOP/s" | "tokens/s" | "ratio" => Some(value),
         _ => None,
     }
 }

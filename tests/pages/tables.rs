@@ -7,6 +7,7 @@ use super::records::Records;
 
 pub(crate) const LAVAPIPE: &str = "2-core-lavapipe";
 pub(crate) const H200: &str = "h200";
+const H100: &str = "h100";
 
 /// Vendor's peak of float32 outside the tensor cores and of float16 in them, TFLOP/s.
 const PEAKS: [f64; 2] = [67.0, 989.0];
@@ -142,6 +143,19 @@ fn operators(records: &Records) -> String {
     )
 }
 
+fn language(records: &Records) -> String {
+    let row = |case: &str| {
+        let rates = ["prompt", "text"].map(|metric| digits(records.get(H100, "language", case, metric)));
+        [&[case.to_owned()][..], &rates].concat()
+    };
+    let rows: Vec<_> = records.cases(H100, "language").into_iter().map(row).collect();
+    format!(
+        "Tokens per second, {H100}, {}.\n\n{}",
+        records.days_on(H100, "language"),
+        table(&["model", "prompt", "text"], &rows)
+    )
+}
+
 fn sharing(records: &Records) -> String {
     let mut rows = Vec::new();
     for case in records.cases(LAVAPIPE, "sharing") {
@@ -214,6 +228,7 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("placement", placement(records)),
         ("models", models(records)),
         ("operators", operators(records)),
+        ("language", language(records)),
         ("sharing", sharing(records)),
         ("process-memory", process_memory(records)),
         ("planned-memory", planned_memory(records)),
