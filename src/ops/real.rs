@@ -101,7 +101,7 @@ pub(crate) trait RealKernel: Send + Sync + 'static {
     /// Inputs that are not widened where they are `float16`: those of [`RealInputs::half`].
     const HALF: &'static [usize] = &[];
 
-    /// Whether it finds earlier elements in output `output` and keeps those that it does not write: [`RealIo::updated`].
+    /// Whether it finds earlier elements in output `output` and keeps those that it does not write: [`RealIo::output_and_updated`].
     fn updates(&self, output: usize) -> bool {
         let _ = output;
         false

@@ -9,10 +9,10 @@ use crate::ops::{Activation, par};
 /// A row of elements under a tap.
 struct Row {
     tap: usize,
-    /// Elements, the first of them on the side of [`WindowAxis::output`], where they are neighbours.
+    /// Elements, the first of them on the side of [`WindowAxis::output`](crate::ops::window::WindowAxis::output), where they are neighbours.
     len: usize,
     out: usize,
-    /// The first on the side of [`WindowAxis::input`].
+    /// The first on the side of [`WindowAxis::input`](crate::ops::window::WindowAxis::input).
     first: usize,
 }
 

@@ -153,7 +153,7 @@ where
 }
 
 impl<R: Right> Product<'_, R> {
-    /// Adds the summands of [`Around`] to the sums of row `row`, of columns from `first` on.
+    /// Adds the summands of [`Around`](super::Around) to the sums of row `row`, of columns from `first` on.
     #[inline(always)]
     fn complete(&self, row: usize, first: usize, column_sums: &[i32], sums: &mut [i32]) {
         let around = &self.around;

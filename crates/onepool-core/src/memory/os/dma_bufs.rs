@@ -15,7 +15,7 @@ pub enum Turn {
 
 /// What a system does to make dma-bufs.
 ///
-/// [`dma_bufs`](super::dma_bufs) is the one of this machine.
+/// [`dma_bufs`](super::dma_bufs()) is the one of this machine.
 pub trait DmaBufSystem: fmt::Debug + Send + Sync {
     /// A dma-buf of the first `bytes` bytes (whole pages) of a memory file that cannot shrink.
     ///
