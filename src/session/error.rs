@@ -194,6 +194,16 @@ pub enum SessionError {
         /// The output.
         output: String,
     },
+    /// A binding was made with one memory for an input and an output, and is given two.
+    #[error(
+        "{input:?} and {output:?} were bound as one memory: give both the same one, or make another binding"
+    )]
+    Apart {
+        /// The input.
+        input: String,
+        /// The output.
+        output: String,
+    },
     /// A buffer belongs to another context than the device that uses it.
     #[error("the memory of {name:?} is a buffer of another context than {device}; make it on that one")]
     OtherContext {

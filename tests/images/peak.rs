@@ -53,6 +53,8 @@ fn the_peak_of_the_models_is_near_the_live_set_and_never_above_tvms_rule() {
 #[test]
 fn the_peak_of_the_model_zoo_is_near_the_live_set_and_never_above_tvms_rule() {
     let Some(folder) = std::env::var_os("ONEPOOL_LIGHT_MODELS") else {
+        // Where every backend is required nothing may be left out.
+        assert!(std::env::var_os("REQUIRE_BACKENDS").is_none(), "ONEPOOL_LIGHT_MODELS is not set");
         return eprintln!("not tested on the model zoo: ONEPOOL_LIGHT_MODELS is not set");
     };
     let cases = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path().join("model.onnx"));

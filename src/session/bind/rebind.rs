@@ -6,7 +6,7 @@ use super::slot::{Side, Slot};
 use crate::graph::TensorInfo;
 use crate::plan::{PlannedIo, StageInput};
 use crate::recording::BufferRange;
-use crate::session::error::Error;
+use crate::session::error::{Error, SessionError};
 
 /// Former sets of memory that a binding keeps imported and recorded.
 const KEPT: usize = 8;
@@ -26,7 +26,7 @@ impl<'e> Binding<'e> {
     /// As [`crate::session::BindingBuilder::build`]; after an error the memory is unchanged.
     pub fn rebind_input(&mut self, name: &str, memory: Memory<'e>) -> Result<(), Error> {
         let i = position(&self.compiled.plan.inputs, "input", name)?;
-        self.rebind_one(Side::Input, i, memory)
+        self.rebind_memory(vec![(Side::Input, i, memory)])
     }
 
     /// As [`Binding::rebind_input`], for output `name`.
@@ -43,32 +43,27 @@ impl<'e> Binding<'e> {
             return Ok(());
         }
         let o = position(&self.compiled.plan.outputs, "output", name)?;
-        self.rebind_one(Side::Output, o, memory)?;
-        self.has_run = false;
-        Ok(())
+        self.rebind_memory(vec![(Side::Output, o, memory)])
     }
 
     /// Binds inputs and outputs to other memory of the same shapes in one step, which costs less than one by one. Outputs
     /// of later stages are not among them ([`Binding::rebind_output`]).
     ///
     /// # Errors
-    /// As [`Binding::rebind_input`]; a value, which is no memory to bind, is written by [`Binding::set_input`].
+    /// As [`Binding::rebind_input`]; [`SessionError::Apart`](crate::session::SessionError::Apart).
     pub fn rebind_all<'n>(
         &mut self,
         inputs: impl IntoIterator<Item = (&'n str, Memory<'e>)>,
         outputs: impl IntoIterator<Item = (&'n str, Memory<'e>)>,
     ) -> Result<(), Error> {
-        let mut changes = Vec::new();
+        let mut given = Vec::new();
         for (name, memory) in inputs {
-            let at = position(&self.compiled.plan.inputs, "input", name)?;
-            changes.push(MemoryChange { side: Side::Input, at, source: memory.into_source().split().0 });
+            given.push((Side::Input, position(&self.compiled.plan.inputs, "input", name)?, memory));
         }
         for (name, memory) in outputs {
-            let at = position(&self.compiled.plan.outputs, "output", name)?;
-            changes.push(MemoryChange { side: Side::Output, at, source: memory.into_source().split().0 });
-            self.has_run = false;
+            given.push((Side::Output, position(&self.compiled.plan.outputs, "output", name)?, memory));
         }
-        if changes.is_empty() { Ok(()) } else { self.rebind(changes) }
+        self.rebind_memory(given)
     }
 
     fn planned(&self, side: Side, at: usize) -> &PlannedIo {
@@ -78,28 +73,53 @@ impl<'e> Binding<'e> {
         }
     }
 
-    fn rebind_one(&mut self, side: Side, at: usize, memory: Memory<'e>) -> Result<(), Error> {
-        let io = self.planned(side, at);
-        if let Some(shape) = memory.given_shape()
-            && *shape != io.info.shape
-        {
-            check_info(io, &TensorInfo::new(io.info.dtype, shape.clone()))?;
+    /// Binds memory, and writes the values of inputs that are given by value.
+    fn rebind_memory(&mut self, given: Vec<(Side, usize, Memory<'e>)>) -> Result<(), Error> {
+        let (mut changes, mut values) = (Vec::with_capacity(given.len()), Vec::new());
+        for (side, at, memory) in given {
+            let io = self.planned(side, at);
+            if let Some(shape) = memory.given_shape()
+                && *shape != io.info.shape
+            {
+                check_info(io, &TensorInfo::new(io.info.dtype, shape.clone()))?;
+            }
+            let (source, value) = memory.into_source().split();
+            if let Some(value) = &value {
+                check_info(io, value.info())?;
+            }
+            values.extend(value.filter(|_| side == Side::Input).map(|value| (at, value)));
+            changes.push(MemoryChange { side, at, source });
         }
-        let (source, value) = memory.into_source().split();
-        if let Some(value) = &value {
-            check_info(io, value.info())?;
+        self.pair(&mut changes)?;
+        if !changes.is_empty() {
+            let outputs = changes.iter().any(|change| change.side == Side::Output);
+            self.rebind(changes)?;
+            self.has_run &= !outputs;
         }
-        let mut changes = vec![MemoryChange { side, at, source: source.clone() }];
-        if let Some(other) = self.planned(side, at).updated {
-            // One memory under two names.
-            let side = if side == Side::Input { Side::Output } else { Side::Input };
-            changes.push(MemoryChange { side, at: other as usize, source });
+        values.iter().try_for_each(|(at, value)| self.write_input(*at, value.bytes()))
+    }
+
+    /// Changes the other name of memory that is an input and an output too.
+    fn pair(&self, changes: &mut Vec<MemoryChange<'e>>) -> Result<(), SessionError> {
+        for n in 0..changes.len() {
+            let MemoryChange { side, at, ref source } = changes[n];
+            let Some(other) = self.planned(side, at).updated.map(|other| other as usize) else { continue };
+            let of = if side == Side::Input { Side::Output } else { Side::Input };
+            match changes.iter().find(|change| (change.side, change.at) == (of, other)) {
+                None => {
+                    let source = source.clone();
+                    changes.push(MemoryChange { side: of, at: other, source });
+                }
+                Some(change) if change.source.key() == source.key() => {}
+                Some(_) => {
+                    let name = |side, at| self.planned(side, at).name.clone();
+                    let (input, output) = if side == Side::Input { (at, other) } else { (other, at) };
+                    let (input, output) = (name(Side::Input, input), name(Side::Output, output));
+                    return Err(SessionError::Apart { input, output });
+                }
+            }
         }
-        self.rebind(changes)?;
-        match (side, value) {
-            (Side::Input, Some(value)) => self.write_input(at, value.bytes()),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Binds inputs to tensors of other runs, and outputs to other memory, in one step.

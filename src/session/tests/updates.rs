@@ -247,6 +247,37 @@ fn other_memory_goes_to_both_names() {
 }
 
 #[test]
+fn one_memory_stays_one_when_several_tensors_are_rebound() {
+    for device in DEVICES {
+        let session = session(device, scatter());
+        let regions = [(); 3].map(|()| HostRegion::new(24).unwrap().into_shared());
+        let memory = |n: usize| Memory::region(&regions[n]);
+        let mut binding = session.bind().update("past", "present", memory(0)).build().unwrap();
+        let row = Tensor::new([1, 1, 2], &[1.0f32, 2.0]).unwrap();
+        binding.set_input("at", &Tensor::new([1], &[1i64]).unwrap()).unwrap();
+        // By one name, and by both; a value among them is written.
+        binding.rebind_all([("past", memory(1)), ("update", Memory::value(row))], []).unwrap();
+        assert!(matches!(binding.get_output("present"), Err(Error::Session(SessionError::NotRun))));
+        binding.run().unwrap();
+        binding.rebind_all([("past", memory(2))], [("present", memory(2))]).unwrap();
+        binding.run().unwrap();
+        let apart = binding.rebind_all([("past", memory(0))], [("present", memory(1))]);
+        assert!(matches!(apart, Err(Error::Session(SessionError::Apart { .. }))), "{device}: {apart:?}");
+        binding.run().unwrap();
+        let rows = regions.each_ref().map(|r| r.read().unwrap().as_slice_of::<f32>().unwrap()[..6].to_vec());
+        assert_eq!(
+            rows,
+            [[0.0; 6], [0.0, 0.0, 1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 1.0, 2.0, 0.0, 0.0]],
+            "{device}"
+        );
+        let shape = Shape::new([2, 3]).unwrap();
+        let misfit = binding.rebind_all([("past", memory(0).shape(shape))], []);
+        assert!(matches!(misfit, Err(Error::Session(SessionError::Shape { .. }))), "{device}: {misfit:?}");
+        check_messages(&session);
+    }
+}
+
+#[test]
 fn what_cannot_be_updated_in_place_is_refused_by_name() {
     let session = session("cpu", scatter());
     let refused = session.bind().update("update", "twice", Memory::own()).build();
