@@ -4,9 +4,13 @@ use super::Along;
 use super::rows::RowNorm;
 use crate::dtype::DType;
 use crate::kernel::codes::row_norm_texels::Affine;
+use crate::kernel::codes::softmax_wide::{HELD, MOST_LANES};
 use crate::kernel::codes::{softmax, stats};
 use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand};
+
+/// The fewest invocations of a work-group for one vector.
+const LEAST_LANES: usize = 32;
 
 /// Kernels index with 32 bits.
 pub(super) fn check_len(elements: usize) -> Result<u32, OpError> {
@@ -147,6 +151,19 @@ pub(super) fn vectors(
         let spec = [(spec::softmax_texels::LOGARITHM, u32::from(kind == softmax::Kind::Log))];
         return lower.dispatch_1d(id::SOFTMAX_TEXELS, &spec, &args, &params, along.outer);
     }
+    let limits = &lower.device().limits;
+    let most = MOST_LANES.min(limits.max_group_items as usize).min(limits.max_group_size[0] as usize);
+    // A work-group of as many invocations as hold a vector.
+    let lanes = along.len.div_ceil(4 * HELD).next_power_of_two().max(LEAST_LANES);
+    if along.inner == 1 && soft && along.len.is_multiple_of(4) && lower.grouped(along.len) && lanes <= most {
+        let params = params::SoftmaxWide { rows: along.outer as u32, quads: (along.len / 4) as u32 };
+        let spec = [
+            (spec::softmax_wide::LOCAL_SIZE_X, lanes as u32),
+            (spec::softmax_wide::LOGARITHM, u32::from(kind == softmax::Kind::Log)),
+        ];
+        let kernel = variants::SoftmaxWide { t: cx.dtype(0)? }.id()?;
+        return lower.dispatch_rows(kernel, &spec, &[Operand::Input(0), to], &params, along.outer, true);
+    }
     // Neighbouring vectors of an inner axis are best left to neighbouring invocations.
     let grouped = along.inner == 1 && lower.grouped(along.len);
     let kernel = variants::Softmax { t: cx.dtype(0)?, grouped }.id()?;
@@ -203,6 +220,7 @@ mod tests {
             for (axis, flatten) in [(-1, false), (1, false), (1, true)] {
                 check(&Softmax { kind, axis, flatten }, &[&[3, 5, 130]], 1);
                 check(&Softmax { kind, axis, flatten }, &[&[2, 9, 36]], 1);
+                check(&Softmax { kind, axis, flatten }, &[&[2, 5, 1000]], 1);
             }
         }
         for (axis, p) in [(-1, 1), (-1, 2), (0, 2)] {
@@ -250,7 +268,9 @@ mod tests {
         let op = GroupNormalization::instance(1e-5);
         let inputs = [half(&[1, 3, 90], 1), half(&[3], 2), half(&[3], 3)];
         let soft = Softmax { kind: SoftmaxKind::Soft, axis: -1, flatten: false };
+        let rows = [half(&[3, 148], 4)];
         for change in [as_is, no_texels] {
+            Check::new(&soft, &rows).pretend(change).tolerance(2e-3).run();
             Check::new(&op, &inputs).pretend(change).tolerance(4e-3).run();
             Check::new(&soft, &inputs[..1]).pretend(change).tolerance(2e-3).run();
         }

@@ -168,7 +168,7 @@ impl Dispatch<'_> {
         let len = u32::try_from(self.len)
             .map_err(|_| OpError::unsupported(format!("{} elements on a device", self.len)))?;
         let walked = KernelLayout::of(self.desc, self.element, len, self.terms).map_err(unsupported)?;
-        let walked = if self.tests { walked.with_tests(len) } else { walked };
+        let walked = if self.tests { walked.with_tests() } else { walked };
         let layout = match lower.texels(self.len, self.len) {
             true => walked.layout.with_texels(),
             false => walked.layout,

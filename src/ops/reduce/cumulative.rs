@@ -130,11 +130,11 @@ impl Operator for Cumulative {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        /// Lines that fill a device when each is left to one invocation.
+        /// Lines that fill a device when each is left to one invocation, where neighbours read neighbours.
         const MANY_LINES: usize = 8192;
         let Along { outer, len, inner } = self.along(cx)?;
         let lines = outer * inner;
-        let grouped = lines < MANY_LINES && lower.grouped(len);
+        let grouped = (inner == 1 || lines < MANY_LINES) && lower.grouped(len);
         let kernel = variants::Cumulative { t: cx.dtype(0)?, grouped }.id()?;
         if lines * len == 0 {
             return Ok(());
