@@ -1,5 +1,5 @@
-// Softmax or its logarithm of contiguous vectors whose length is a multiple of four: a work-group does one vector,
-// which its invocations hold from the only read on.
+// Softmax or its logarithm of contiguous vectors whose length is a multiple of four: a team of TEAM invocations does
+// one vector, which they hold from the only read on.
 // variant: f32  T=f32  VEC=vec4
 // variant: f16  T=f16  VEC=f16vec4  EXT_STORAGE16
 #version 450
@@ -8,10 +8,11 @@
 #include "grid.glsl"
 
 const uint HELD = 4u;          // rust: vectors of four elements that an invocation holds
-const uint MOST_LANES = 1024u; // rust: the most invocations of a work-group, whose number is a power of two
+const uint MOST_LANES = 1024u; // rust: the most invocations of a team
 
-LOCAL_SIZE(0, 64);
+LOCAL_SIZE(0, 256);
 SPEC(1, uint, LOGARITHM, 0u);
+SPEC(2, uint, TEAM, 64u);      // a power of two
 
 layout(set = 0, binding = 0, std430) readonly buffer X { VEC x[]; };
 layout(set = 0, binding = 1, std430) writeonly buffer Y { VEC y[]; };
@@ -24,20 +25,21 @@ layout(push_constant) uniform Params
 
 shared float parts[MOST_LANES];
 
-// The largest value of the work-group, or the sum of all.
-float over_group(bool largest, float v)
+// The largest value of the team, or the sum of all.
+float over_team(bool largest, float v)
 {
     uint t = gl_LocalInvocationIndex;
+    uint lane = t % TEAM;
     parts[t] = v;
     barrier();
-    for (uint step = gl_WorkGroupSize.x / 2u; step > 0u; step /= 2u) {
-        if (t < step) {
+    for (uint step = TEAM / 2u; step > 0u; step /= 2u) {
+        if (lane < step) {
             float other = parts[t + step];
             parts[t] = largest ? max(parts[t], other) : parts[t] + other;
         }
         barrier();
     }
-    float all = parts[0];
+    float all = parts[t - lane];
     // The parts are reused.
     barrier();
     return all;
@@ -45,20 +47,19 @@ float over_group(bool largest, float v)
 
 void main()
 {
-    uint row = linear_group();
-    // The whole group leaves, so no barrier waits for it.
-    if (row >= p.rows) {
-        return;
-    }
+    uint row = linear_group() * (gl_WorkGroupSize.x / TEAM) + gl_LocalInvocationIndex / TEAM;
+    // Teams without a row go on without elements, because all wait at the barriers.
+    uint quads = row < p.rows ? p.quads : 0u;
     uint first = row * p.quads;
+    uint lane = gl_LocalInvocationIndex % TEAM;
     vec4 held[HELD];
     vec4 tops = vec4(uintBitsToFloat(0xff800000u));
     for (uint h = 0u; h < HELD; ++h) {
-        uint at = gl_LocalInvocationIndex + h * gl_WorkGroupSize.x;
-        held[h] = at < p.quads ? vec4(x[first + at]) : vec4(uintBitsToFloat(0xff800000u));
+        uint at = lane + h * TEAM;
+        held[h] = at < quads ? vec4(x[first + at]) : vec4(uintBitsToFloat(0xff800000u));
         tops = max(tops, held[h]);
     }
-    float top = over_group(true, max(max(tops.x, tops.y), max(tops.z, tops.w)));
+    float top = over_team(true, max(max(tops.x, tops.y), max(tops.z, tops.w)));
     vec4 sums = vec4(0.0);
     for (uint h = 0u; h < HELD; ++h) {
         held[h] -= top;
@@ -68,11 +69,11 @@ void main()
             held[h] = e;
         }
     }
-    float sum = over_group(false, (sums.x + sums.y) + (sums.z + sums.w));
+    float sum = over_team(false, (sums.x + sums.y) + (sums.z + sums.w));
     float log_sum = log(sum);
     for (uint h = 0u; h < HELD; ++h) {
-        uint at = gl_LocalInvocationIndex + h * gl_WorkGroupSize.x;
-        if (at < p.quads) {
+        uint at = lane + h * TEAM;
+        if (at < quads) {
             y[first + at] = VEC(LOGARITHM != 0u ? held[h] - log_sum : held[h] / sum);
         }
     }

@@ -1,5 +1,5 @@
 // Reduces blocks of elements to one each: y[i] = finish(combine over r of map(x[base(i) + r])).
-// An invocation does one, or with GROUPED a work-group, of contiguous lines; with WIDE four elements at a time.
+// An invocation does one, or with GROUPED a team of TEAM invocations, of contiguous lines; with WIDE by 16 bytes.
 // Parts of halves are kept in float.
 // variant: f32 TX=f32 TY=f32 ACC=float FLOAT=1
 // variant: f16 TX=f16 TY=f16 ACC=float FLOAT=1 EXT_STORAGE16
@@ -14,8 +14,8 @@
 // variant: i32_grouped TX=i32 TY=i32 ACC=int GROUPED=1
 // variant: i64_grouped TX=i64 TY=i64 ACC=int64_t GROUPED=1 EXT_INT64=1
 // variant: f32_wide TX=f32 TY=f32 ACC=float FLOAT=1 GROUPED=1 WIDE=1 VEC=vec4 ACC4=vec4
-// variant: f16_wide TX=f16 TY=f16 ACC=float FLOAT=1 GROUPED=1 WIDE=1 VEC=f16vec4 ACC4=vec4 EXT_STORAGE16
-// variant: f16_parts_wide TX=f16 TY=f32 ACC=float FLOAT=1 GROUPED=1 WIDE=1 VEC=f16vec4 ACC4=vec4 EXT_STORAGE16
+// variant: f16_wide TX=f16 TY=f16 ACC=float FLOAT=1 GROUPED=1 WIDE=1 VEC=uvec4 ACC4=vec4 HALVES=1 EXT_STORAGE16
+// variant: f16_parts_wide TX=f16 TY=f32 ACC=float FLOAT=1 GROUPED=1 WIDE=1 VEC=uvec4 ACC4=vec4 HALVES=1
 // variant: f16_total_wide TX=f32 TY=f16 ACC=float FLOAT=1 GROUPED=1 WIDE=1 VEC=vec4 ACC4=vec4 EXT_STORAGE16
 // variant: i32_wide TX=i32 TY=i32 ACC=int GROUPED=1 WIDE=1 VEC=ivec4 ACC4=ivec4
 #version 450
@@ -45,8 +45,9 @@
 #define FINISH_LOG 3u   // log(y)
 
 #ifdef GROUPED
-const uint LANES = 64u;
-layout(local_size_x = 64) in;
+const uint GROUP = 256u;       // rust: invocations of a work-group, the most of a team
+layout(local_size_x = 256) in;
+SPEC(6, uint, TEAM, 64u);      // a power of two
 #else
 LOCAL_SIZE(0, 64);
 #endif
@@ -143,52 +144,67 @@ ACC finished(ACC v)
 }
 
 #ifdef GROUPED
-shared ACC parts[LANES];
+shared ACC parts[GROUP];
 
-// The combination over the work-group, for each of its invocations.
-ACC over_group(uint how, ACC own)
+// The combination over the team, for each of its invocations.
+ACC over_team(uint how, ACC own)
 {
     uint t = gl_LocalInvocationIndex;
+    uint lane = t % TEAM;
     parts[t] = own;
     barrier();
-    for (uint step = LANES / 2u; step > 0u; step /= 2u) {
-        if (t < step) {
+    for (uint step = TEAM / 2u; step > 0u; step /= 2u) {
+        if (lane < step) {
             parts[t] = combined(how, parts[t], parts[t + step]);
         }
         barrier();
     }
-    ACC all = parts[0];
+    ACC all = parts[t - lane];
     // The parts are reused.
     barrier();
     return all;
 }
 
-#ifdef WIDE
-const uint WIDTH = 4u;
+// What an invocation fetches at once: elements in `fetched`, which are FOURS values of type ACC4.
+#if defined(HALVES)
+const uint WIDTH = 8u;
+const uint FOURS = 2u;
 
-ACC4 fetched(int at)
+void fetch(int at, out ACC4 fetched[FOURS])
 {
-    return ACC4(x[at / 4]);
+    uvec4 bits = x[at / 8];
+    fetched[0] = vec4(unpackHalf2x16(bits.x), unpackHalf2x16(bits.y));
+    fetched[1] = vec4(unpackHalf2x16(bits.z), unpackHalf2x16(bits.w));
 }
+#elif defined(WIDE)
+const uint WIDTH = 4u;
+const uint FOURS = 1u;
 
-ACC first_of(int at)
+void fetch(int at, out ACC4 fetched[FOURS])
 {
-    return ACC(x[at / 4].x);
+    fetched[0] = ACC4(x[at / 4]);
 }
 #else
 const uint WIDTH = 1u;
+const uint FOURS = 1u;
 #define ACC4 ACC
 
-ACC fetched(int at)
+void fetch(int at, out ACC4 fetched[FOURS])
 {
-    return ACC(x[at]);
+    fetched[0] = ACC(x[at]);
 }
+#endif
 
 ACC first_of(int at)
 {
-    return ACC(x[at]);
-}
+    ACC4 fetched[FOURS];
+    fetch(at, fetched);
+#ifdef WIDE
+    return fetched[0].x;
+#else
+    return fetched[0];
 #endif
+}
 
 ACC joined(uint how, ACC4 all)
 {
@@ -202,7 +218,7 @@ ACC joined(uint how, ACC4 all)
 void join(uint how, inout ACC4 all, ACC4 v)
 {
 #ifdef WIDE
-    for (uint c = 0u; c < WIDTH; ++c) {
+    for (uint c = 0u; c < 4u; ++c) {
         all[c] = combined(how, all[c], mapped(v[c]));
     }
 #else
@@ -217,8 +233,12 @@ ACC share(uint how, int base, ACC neutral)
     uint units = p.inner / WIDTH;
     for (uint o = 0u; o < p.outer; ++o) {
         int row = base + row_of(o);
-        for (uint k = gl_LocalInvocationIndex; k < units; k += LANES) {
-            join(how, all, fetched(row + int(k * WIDTH)));
+        for (uint k = gl_LocalInvocationIndex % TEAM; k < units; k += TEAM) {
+            ACC4 fetched[FOURS];
+            fetch(row + int(k * WIDTH), fetched);
+            for (uint c = 0u; c < FOURS; ++c) {
+                join(how, all, fetched[c]);
+            }
         }
     }
     return joined(how, all);
@@ -231,33 +251,36 @@ void main()
     bool picks = COMBINE == COMBINE_MAX || COMBINE == COMBINE_MIN || COMBINE == COMBINE_LOG_SUM_EXP;
     ACC neutral = ACC(COMBINE == COMBINE_PRODUCT ? 1 : 0);
 #ifdef GROUPED
-    uint i = linear_group();
-    // The whole group leaves, so no barrier waits for it.
-    if (i >= p.n) {
-        return;
-    }
+    uint result = linear_group() * (GROUP / TEAM) + gl_LocalInvocationIndex / TEAM;
+    // Teams without a result do the last one too, because all wait at the barriers.
+    uint i = min(result, p.n - 1u);
+    bool writes = result < p.n && gl_LocalInvocationIndex % TEAM == 0u;
     int base = base_of(i);
     ACC begin = picks ? mapped(first_of(base)) : neutral;
 #ifdef FLOAT
     if (COMBINE == COMBINE_LOG_SUM_EXP) {
-        float top = over_group(COMBINE_MAX, share(COMBINE_MAX, base, begin));
+        float top = over_team(COMBINE_MAX, share(COMBINE_MAX, base, begin));
         top = isinf(top) ? 0.0 : top;
         float sum = 0.0;
         for (uint o = 0u; o < p.outer; ++o) {
             int row = base + row_of(o);
-            for (uint k = gl_LocalInvocationIndex; k < p.inner / WIDTH; k += LANES) {
-                sum += joined(COMBINE_SUM, exp(fetched(row + int(k * WIDTH)) - top));
+            for (uint k = gl_LocalInvocationIndex % TEAM; k < p.inner / WIDTH; k += TEAM) {
+                ACC4 fetched[FOURS];
+                fetch(row + int(k * WIDTH), fetched);
+                for (uint c = 0u; c < FOURS; ++c) {
+                    sum += joined(COMBINE_SUM, exp(fetched[c] - top));
+                }
             }
         }
-        sum = over_group(COMBINE_SUM, sum);
-        if (gl_LocalInvocationIndex == 0u) {
+        sum = over_team(COMBINE_SUM, sum);
+        if (writes) {
             y[i] = TY(log(sum) + top);
         }
         return;
     }
 #endif
-    ACC all = over_group(COMBINE, share(COMBINE, base, begin));
-    if (gl_LocalInvocationIndex == 0u) {
+    ACC all = over_team(COMBINE, share(COMBINE, base, begin));
+    if (writes) {
         y[i] = TY(finished(all));
     }
 #else

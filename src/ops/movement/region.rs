@@ -286,7 +286,11 @@ fn dispatch(
         p.dst_strides[d] = signed_word(dst[d])?;
     }
     let rank = [(spec::strided_copy::RANK, dims.len() as u32)];
-    lower.dispatch_1d(kernel, &rank, &[source, to], &p, n)
+    lower.dispatch_1d(kernel, &rank, &[source, to], &p, n)?;
+    if dst.last() == Some(&1) {
+        lower.writes_in_order(bytes);
+    }
+    Ok(())
 }
 
 /// Emits a transpose by tiles, where that is what `block` is and the device gains by it.
@@ -325,6 +329,8 @@ fn dispatch_tiles(
     }
     let kernel = variants::TransposeTile { t: Unit::Bytes(bytes) }.id()?;
     lower.dispatch_rows(kernel, &[], &args, &p, n, true)?;
+    // A tile's line of words is one of the bus.
+    lower.writes_in_order(2 * bytes);
     Ok(true)
 }
 

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::codes::reduce::{Combine, Finish, MAX_RANK, Map};
+use crate::kernel::codes::reduce::{Combine, Finish, GROUP, MAX_RANK, Map};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::{signed_strides, word};
@@ -26,10 +26,24 @@ struct Cut {
     parts: usize,
 }
 
-/// Where an invocation does each result.
-const CUT: Cut = Cut { few: 4096, long: 2048, parts: 256 };
-/// Where a work-group does.
-const CUT_OF_GROUPS: Cut = Cut { few: 1024, long: 8192, parts: 1024 };
+impl Cut {
+    /// For `n` results, each done by an invocation or, in `groups`, by a team of them.
+    fn of(lower: &Lowering<'_>, n: usize, groups: bool) -> Cut {
+        /// Invocations that keep a large device busy.
+        const MANY: usize = 1 << 18;
+        match (groups, lower.device().prefers_texels) {
+            (true, _) => Cut { few: 1024, long: 8192, parts: 1024 },
+            // Few cores: a second stage costs more than it brings.
+            (false, true) => Cut { few: 4096, long: 2048, parts: 256 },
+            (false, false) => Cut { few: MANY / 2, long: 256, parts: (MANY / n.max(1)).min(256) },
+        }
+    }
+}
+
+/// Fetches of an invocation of a team at least, where a row has so many.
+const FETCHES: usize = 4;
+/// The fewest invocations of a team.
+const LEAST_TEAM: usize = 8;
 
 /// Which reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -228,10 +242,10 @@ impl Operator for Reduce {
         }
         let n = kept.elements();
         let row = reduced.sizes().last().copied().unwrap_or(1);
-        let limits = if in_groups(lower, &reduced) { CUT_OF_GROUPS } else { CUT };
+        let limits = Cut::of(lower, n, in_groups(lower, &reduced));
         let divides = |unit: usize| (2..=limits.parts).rev().find(|p| row.is_multiple_of(p * unit));
         // Parts of whole vectors are read faster.
-        let parts = divides(4).or_else(|| divides(1)).unwrap_or(1);
+        let parts = divides(8).or_else(|| divides(4)).or_else(|| divides(1)).unwrap_or(1);
         let cut =
             n < limits.few && row >= limits.long && parts > 1 && !exponentials && kept.rank() < MAX_RANK;
         let stage = |map: Map, finish: Finish| {
@@ -319,9 +333,21 @@ fn dispatch(
     constants.push((spec::reduce::REDUCED, reduced.rank() as u32));
     let grouped = in_groups(lower, reduced);
     let outer_strides = reduced.strides(0).iter().rev().skip(1);
-    let whole = inner.is_multiple_of(4) && kept.strides(0).iter().chain(outer_strides).all(|s| s % 4 == 0);
-    let kernel = variants::Reduce { tx, ty, grouped, wide: grouped && whole && tx.bytes() <= 4 }.id()?;
-    lower.dispatch_rows(kernel, &constants, &args, &p, n, grouped)
+    // Elements of 16 bytes.
+    let width = 16 / tx.bytes().min(16);
+    let steps = kept.strides(0).iter().chain(outer_strides);
+    let whole =
+        inner.is_multiple_of(width) && steps.into_iter().all(|s| s.unsigned_abs().is_multiple_of(width));
+    let wide = grouped && whole && matches!(tx, DType::F32 | DType::F16 | DType::I32);
+    let kernel = variants::Reduce { tx, ty, grouped, wide }.id()?;
+    // Some fetches for each invocation, and short rows side by side in a work-group.
+    let fetches = if wide { inner / width } else { inner };
+    let team = (fetches / FETCHES).next_power_of_two().clamp(LEAST_TEAM, GROUP);
+    if grouped {
+        constants.push((spec::reduce::TEAM, team as u32));
+    }
+    let rows = if grouped { n.div_ceil(GROUP / team) } else { n };
+    lower.dispatch_rows(kernel, &constants, &args, &p, rows, grouped)
 }
 
 /// An element type as reductions compute with it.
