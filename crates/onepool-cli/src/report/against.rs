@@ -8,7 +8,7 @@ use super::data::{Copied, Report};
 use crate::bench::measure::median;
 use crate::table::{bytes, time};
 
-/// A smaller change of a time is not called one, in percent.
+/// A smaller change of a time is not called one, in percent, and neither is one that the spread of the runs covers.
 const SMALL: f64 = 5.0;
 
 /// The section.
@@ -63,12 +63,28 @@ pub(super) fn compare(now: &Report, before: &Report, of: &str) -> Against {
     }
 }
 
-/// A change of a time in nanoseconds, where both are known.
-fn of_time(name: &str, before: Option<f64>, now: Option<f64>, small: f64) -> Option<Change> {
-    let (before, now) = (before?, now?);
+/// A time in nanoseconds, and between what it was in several runs.
+#[derive(Clone, Copy)]
+struct Took {
+    nanos: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Took {
+    fn new(nanos: u64, [least, most]: [u64; 2]) -> Self {
+        Took { nanos: nanos as f64, least: least as f64, most: most as f64 }
+    }
+}
+
+/// A change of a time, where both are known. One that the runs' spread covers is none.
+fn of_time(name: &str, before: Option<Took>, now: Option<Took>) -> Option<Change> {
+    let (then, since) = (before?, now?);
+    let covered = then.least <= since.most && since.least <= then.most;
+    let (before, now) = (then.nanos, since.nanos);
     let change = if before > 0.0 { (now - before) / before * 100.0 } else { 0.0 };
     let verdict = match change {
-        c if c.abs() < small || now == before => "same",
+        c if c.abs() < SMALL || covered => "same",
         c if c < 0.0 => "better",
         _ => "worse",
     };
@@ -104,14 +120,13 @@ fn of_bytes(name: &str, before: Option<u64>, now: Option<u64>) -> Option<Change>
 fn totals(now: &Report, before: &Report) -> Vec<Change> {
     let run = |report: &Report| {
         let mut runs = report.runs_ms.clone();
-        (!runs.is_empty()).then(|| median(&mut runs) * 1e6)
+        let nanos = median(&mut runs) * 1e6;
+        // Between the quartiles.
+        let quartile = |of: usize| runs.get(of * (runs.len() - 1) / 4).map_or(nanos, |ms| ms * 1e6);
+        (!runs.is_empty()).then(|| Took { nanos, least: quartile(1), most: quartile(3) })
     };
-    // What lies between the quartiles of both is noise.
-    let spread = spread(&before.runs_ms).max(spread(&now.runs_ms)).max(SMALL);
-    let profile = |f: fn(&super::data::Times) -> u64| {
-        move |report: &Report| report.profile.as_ref().map(|p| f(p) as f64)
-    };
-    let (device, host) = (profile(|p| p.device_nanos), profile(|p| p.host_nanos));
+    let host = |r: &Report| r.profile.as_ref().map(|p| Took::new(p.host_nanos, p.spread.host));
+    let device = |r: &Report| r.profile.as_ref().map(|p| Took::new(p.device_nanos, p.spread.device));
     let arena = |r: &Report| Some(r.plan.as_ref()?.arenas.iter().map(|a| a.bytes).sum());
     let constants = |r: &Report| Some(r.plan.as_ref()?.constant_bytes);
     let copied = |r: &Report| {
@@ -119,22 +134,14 @@ fn totals(now: &Report, before: &Report) -> Vec<Change> {
         (!r.tensors.is_empty()).then(|| bound.chain(r.crossings.iter().map(|c| c.copied)).sum())
     };
     let rows = [
-        of_time("median of the runs", run(before), run(now), spread),
-        of_time("profiled run, until the host knew", host(before), host(now), SMALL),
-        of_time("profiled run, on the devices", device(before), device(now), SMALL),
+        of_time("median of the runs", run(before), run(now)),
+        of_time("profiled run, until the host knew", host(before), host(now)),
+        of_time("profiled run, on the devices", device(before), device(now)),
         of_bytes("memory between nodes", arena(before), arena(now)),
         of_bytes("constants", constants(before), constants(now)),
         of_bytes("copied in each run", copied(before), copied(now)),
     ];
     rows.into_iter().flatten().collect()
-}
-
-/// What lies between the quartiles of some times, in percent of their median.
-fn spread(runs: &[f64]) -> f64 {
-    let mut runs = runs.to_vec();
-    let middle = median(&mut runs);
-    let quartile = |of: usize| runs.get(of * runs.len().saturating_sub(1) / 4).copied().unwrap_or(0.0);
-    if middle > 0.0 { (quartile(3) - quartile(1)) / middle * 100.0 } else { 0.0 }
 }
 
 fn operators(now: &Report, before: &Report) -> Vec<Change> {
@@ -145,17 +152,22 @@ fn operators(now: &Report, before: &Report) -> Vec<Change> {
             sum.0 += 1;
             sum.1 = sum.1.saturating_add(n.nanos);
         }
-        sums
+        let spread = report.profile.as_ref().map(|p| &p.spread.operators);
+        let took = |(op, (count, nanos)): (String, (usize, u64))| {
+            let range = spread.and_then(|s| s.get(&op)).copied().unwrap_or([nanos; 2]);
+            (op, (count, Took::new(nanos, range)))
+        };
+        sums.into_iter().map(took).collect::<BTreeMap<_, _>>()
     };
     let (then, now) = (sums(before), sums(now));
     let names: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
     let mut changes: Vec<Change> = names
         .into_iter()
         .filter_map(|op| {
-            let of = |sums: &BTreeMap<String, (usize, u64)>| sums.get(op).copied();
-            let nanos = |sum: Option<(usize, u64)>| sum.map_or(0.0, |s| s.1 as f64);
-            let (a, b) = (of(&then), of(&now));
-            let mut change = of_time(op, Some(nanos(a)), Some(nanos(b)), SMALL)?;
+            let (a, b) = (then.get(op).copied(), now.get(op).copied());
+            let none = Took { nanos: 0.0, least: 0.0, most: 0.0 };
+            let took = |sum: Option<(usize, Took)>| Some(sum.map_or(none, |(_, took)| took));
+            let mut change = of_time(op, took(a), took(b))?;
             match (a, b) {
                 (None, _) => {
                     (change.before, change.change, change.verdict) =
@@ -183,7 +195,7 @@ fn operators(now: &Report, before: &Report) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::data::{Arena, NodeTime, Planned, Tensor, Times};
+    use crate::report::data::{Arena, NodeTime, Planned, Spread, Tensor, Times};
 
     fn report(runs: &[f64], ops: &[(&str, u64)]) -> Report {
         let nodes: Vec<NodeTime> = ops
@@ -191,9 +203,17 @@ mod tests {
             .map(|(op, nanos)| NodeTime { op: (*op).to_owned(), nanos: *nanos, ..NodeTime::default() })
             .collect();
         let device_nanos = ops.iter().map(|(_, n)| n).sum();
+        let operators = ops.iter().map(|(op, n)| ((*op).to_owned(), [*n, *n])).collect();
+        let spread = Spread { runs: 1, operators, device: [device_nanos; 2], host: [device_nanos; 2] };
         Report {
             runs_ms: runs.to_vec(),
-            profile: Some(Times { nodes, device_nanos, host_nanos: device_nanos, ..Times::default() }),
+            profile: Some(Times {
+                nodes,
+                device_nanos,
+                host_nanos: device_nanos,
+                spread,
+                ..Times::default()
+            }),
             plan: Some(Planned {
                 arenas: vec![Arena { bytes: 1 << 20, ..Arena::default() }],
                 ..Planned::default()
@@ -234,6 +254,12 @@ mod tests {
         let now = report(&[9.0, 11.0, 12.5, 8.0, 13.0], &[]);
         let found = compare(&now, &before, "old.html");
         assert_eq!(found.totals[0].verdict, "same", "{:?}", found.totals[0]);
+        // The same of an operator: a tenth less, in runs that spread by a fifth.
+        let [before, mut now] = [10_000_000, 9_000_000].map(|nanos| report(&[1.0], &[("Conv", nanos)]));
+        assert_eq!(compare(&now, &before, "old.html").operators[0].verdict, "better");
+        let spread = &mut now.profile.as_mut().unwrap().spread;
+        spread.operators.insert("Conv".to_owned(), [9_000_000, 11_000_000]);
+        assert_eq!(compare(&now, &before, "old.html").operators[0].verdict, "same");
     }
 
     #[test]

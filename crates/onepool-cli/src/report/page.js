@@ -42,6 +42,15 @@
       const fits = lengths.get(text) + 9 <= sizes[i].width && sizes[i].height >= 15;
       text.classList.toggle("hide", !fits);
     });
+    for (const axis of document.querySelectorAll("svg.axis")) {
+      let end = -Infinity;
+      for (const text of axis.querySelectorAll("text")) {
+        const box = text.getBoundingClientRect();
+        const free = box.left > end + 4;
+        text.classList.toggle("hide", !free);
+        if (free) end = box.right;
+      }
+    }
   };
   fit();
   let pending = 0;

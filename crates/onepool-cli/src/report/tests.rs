@@ -51,6 +51,7 @@ fn report(name: &str) -> Report {
             segments: vec![Segment { end: 200, ..Segment::default() }],
             device_nanos: 100,
             host_nanos: 200,
+            ..Times::default()
         }),
         tensors: vec![Tensor { name: name.clone(), info: name.clone(), bytes: 64, ..Tensor::default() }],
         peaks: vec![Peak { bytes_per_s: 1e9, flops_per_s: 1e10, source: name.clone() }],

@@ -290,6 +290,7 @@ mod tests {
             segments: vec![segment(0, 100, 950)],
             device_nanos: 700,
             host_nanos: 1000,
+            ..Times::default()
         };
         let drawn = Timeline::new(&times, &devices(&["vulkan:0"])).unwrap();
         let lane = |n: usize| (drawn.lanes[n].name.as_str(), drawn.lanes[n].what);
