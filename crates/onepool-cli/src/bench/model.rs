@@ -43,7 +43,7 @@ pub(crate) struct Args {
     runs: usize,
     /// Print `ready`, then for every line on standard input, `value` or `bound`, make one run that way and print its
     /// milliseconds.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "report")]
     serve: bool,
     /// Show the time of each operator.
     #[arg(long)]

@@ -117,6 +117,11 @@ fn of_bytes(name: &str, before: Option<u64>, now: Option<u64>) -> Option<Change>
     })
 }
 
+/// The sum of what a file says, which may be anything.
+fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
+}
+
 fn totals(now: &Report, before: &Report) -> Vec<Change> {
     let run = |report: &Report| {
         let mut runs = report.runs_ms.clone();
@@ -127,11 +132,11 @@ fn totals(now: &Report, before: &Report) -> Vec<Change> {
     };
     let host = |r: &Report| r.profile.as_ref().map(|p| Took::new(p.host_nanos, p.spread.host));
     let device = |r: &Report| r.profile.as_ref().map(|p| Took::new(p.device_nanos, p.spread.device));
-    let arena = |r: &Report| Some(r.plan.as_ref()?.arenas.iter().map(|a| a.bytes).sum());
+    let arena = |r: &Report| Some(sum(r.plan.as_ref()?.arenas.iter().map(|a| a.bytes)));
     let constants = |r: &Report| Some(r.plan.as_ref()?.constant_bytes);
     let copied = |r: &Report| {
         let bound = r.tensors.iter().filter(|t| t.copied != Copied::No).map(|t| t.bytes);
-        (!r.tensors.is_empty()).then(|| bound.chain(r.crossings.iter().map(|c| c.copied)).sum())
+        (!r.tensors.is_empty()).then(|| sum(bound.chain(r.crossings.iter().map(|c| c.copied))))
     };
     let rows = [
         of_time("median of the runs", run(before), run(now)),
@@ -202,7 +207,7 @@ mod tests {
             .iter()
             .map(|(op, nanos)| NodeTime { op: (*op).to_owned(), nanos: *nanos, ..NodeTime::default() })
             .collect();
-        let device_nanos = ops.iter().map(|(_, n)| n).sum();
+        let device_nanos = sum(ops.iter().map(|(_, n)| *n));
         let operators = ops.iter().map(|(op, n)| ((*op).to_owned(), [*n, *n])).collect();
         let spread = Spread { runs: 1, operators, device: [device_nanos; 2], host: [device_nanos; 2] };
         Report {
@@ -260,6 +265,24 @@ mod tests {
         let spread = &mut now.profile.as_mut().unwrap().spread;
         spread.operators.insert("Conv".to_owned(), [9_000_000, 11_000_000]);
         assert_eq!(compare(&now, &before, "old.html").operators[0].verdict, "same");
+    }
+
+    #[test]
+    fn a_file_may_say_anything() {
+        let mut before =
+            report(&[f64::MAX, -1.0, 0.0], &[("Conv", u64::MAX), ("Conv", u64::MAX), ("Add", 0)]);
+        let arena = Arena { bytes: u64::MAX, ..Arena::default() };
+        before.plan = Some(Planned {
+            arenas: vec![arena.clone(), arena],
+            constant_bytes: u64::MAX,
+            ..Planned::default()
+        });
+        before.tensors = vec![Tensor { bytes: u64::MAX, copied: Copied::ByCpu, ..Tensor::default() }; 3];
+        let now = report(&[1.0, 2.0], &[("Conv", 1), ("Add", 2)]);
+        for (a, b) in [(&now, &before), (&before, &now), (&before, &before)] {
+            let found = compare(a, b, "old.html");
+            assert_eq!((found.operators.len(), found.totals.len()), (2, 6));
+        }
     }
 
     #[test]

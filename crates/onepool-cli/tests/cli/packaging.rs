@@ -56,7 +56,7 @@ fn every_command_has_a_manual_page_without_a_warning() {
             assert_eq!(said, "", "{page}");
         }
         if let Some(shown) = ran("mandoc", &["-T", "utf8", &format!("man1/{page}")], d) {
-            let shown: String = shown.replace(|c: char| c == '\u{8}', "");
+            let shown: String = shown.replace('\u{8}', "");
             assert!(shown.lines().count() > 15, "{page}: {shown}");
         }
     }

@@ -78,6 +78,7 @@ fn measurements_write_pages() {
     let model = carried(&page(&d.join("m.html")));
     assert_eq!(model["ways"][0]["ways"][0]["parts"][0][0], "copied in");
     assert!(model["profile"]["nodes"][0]["nanos"].as_u64().unwrap() > 0);
+    fails(d, 2, &["bench", "model", ".", "--serve", "--report", "s.html"], &["--serve", "--report"]);
     let transfer =
         ["bench", "transfer", "--device", "cpu", "--sizes", "1,2", "--runs", "2", "--report", "t.html"];
     ends(d, 0, &transfer);
