@@ -355,6 +355,38 @@ unsafe impl Sync for HostAddress {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timepoint(pub u64);
 
+/// A buffer that the application made, on the device that the context was opened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignBuffer {
+    /// Its handle: a `VkBuffer`.
+    pub handle: u64,
+    /// The size that it was made with, in bytes.
+    pub bytes: u64,
+    /// The usage that it was made with: `VkBufferUsageFlags`. Kernels need `STORAGE_BUFFER`; reading and writing it by copy,
+    /// and graphs that copy an input to an output, need `TRANSFER_SRC` and `TRANSFER_DST`.
+    pub usage: u32,
+    /// The queue family that owns it during runs; `None` where families use it concurrently, or there is one family.
+    pub owner: Option<u32>,
+}
+
+/// A semaphore that the application made, as the API below names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SemaphorePoint {
+    /// Its handle: a `VkSemaphore`.
+    pub handle: u64,
+    /// The value, of a semaphore that has values (a timeline semaphore).
+    pub value: Option<u64>,
+}
+
+/// Semaphores around a submission.
+#[derive(Clone, Copy, Debug)]
+pub struct Semaphores<'a> {
+    /// It begins after all of these are reached.
+    pub waits: &'a [SemaphorePoint],
+    /// These are signalled once it, and all that was submitted to its queue before, has finished.
+    pub signals: &'a [SemaphorePoint],
+}
+
 /// How a kernel is created.
 #[derive(Clone, Debug)]
 pub struct KernelDesc<'a> {
@@ -481,6 +513,29 @@ pub trait ContextBackend: Send + Sync + fmt::Debug {
         Err(DeviceError::Unsupported { what: "a dma-buf".to_owned() })
     }
 
+    /// A buffer of the application's as one of the context's. It is never destroyed.
+    ///
+    /// # Safety
+    /// The buffer is of the device, is as described, has memory bound to it, and lives until
+    /// [`ContextBackend::destroy_buffer`] has returned.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`], [`DeviceError::Limit`].
+    #[allow(unsafe_code, reason = "the caller vouches for a handle that is not the backend's")]
+    unsafe fn import_buffer(&self, buffer: &ForeignBuffer) -> Result<BufferId, DeviceError> {
+        let _ = buffer;
+        Err(DeviceError::Unsupported { what: "buffers of the application".to_owned() })
+    }
+
+    /// Whether [`QueueBackend::submit_between`] takes a semaphore, as far as can be told.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`].
+    fn check_semaphore(&self, point: &SemaphorePoint) -> Result<(), DeviceError> {
+        let _ = point;
+        Err(DeviceError::Unsupported { what: "semaphores of the application".to_owned() })
+    }
+
     /// What was granted for a buffer.
     ///
     /// # Errors
@@ -572,6 +627,25 @@ pub trait QueueBackend: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`DeviceError`]; after an error nothing of the recording runs.
     fn submit_prepared(&self, prepared: PreparedId) -> Result<Timepoint, DeviceError>;
+
+    /// As [`QueueBackend::submit_prepared`], between semaphores; without a recording, the semaphores alone.
+    ///
+    /// # Safety
+    /// The semaphores are of the device and live until the submission has finished. Values that are signalled rise; a
+    /// binary semaphore that is waited for has a signal to come, and one that is signalled has none.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where [`ContextBackend::check_semaphore`] says so, and for a value that is not above
+    /// the semaphore's own.
+    #[allow(unsafe_code, reason = "the caller vouches for handles that are not the backend's")]
+    unsafe fn submit_between(
+        &self,
+        prepared: Option<PreparedId>,
+        semaphores: Semaphores<'_>,
+    ) -> Result<Timepoint, DeviceError> {
+        let _ = (prepared, semaphores);
+        Err(DeviceError::Unsupported { what: "semaphores of the application".to_owned() })
+    }
 
     /// Frees a prepared recording that no unfinished submission uses.
     fn release_prepared(&self, prepared: PreparedId);

@@ -14,7 +14,9 @@ use super::import::{Source, import};
 use super::kernel::Kernel;
 use super::queue::Queue;
 use super::traffic::Traffic;
-use crate::backend::{BufferDesc, ContextBackend, ContextDesc, DeviceError, DeviceInfo, MemoryUsage};
+use crate::backend::{
+    BufferDesc, ContextBackend, ContextDesc, DeviceError, DeviceInfo, ForeignBuffer, MemoryUsage,
+};
 use crate::kernel::{KernelSource, NativeKernel};
 use crate::recording::{BufferId, BufferRange};
 use onepool_core::memory::budget::{Budget, BudgetKind};
@@ -186,6 +188,46 @@ impl Context {
                 release();
             }
         })
+    }
+
+    /// A buffer of the application's, in place: what a run reads and writes is the application's buffer. `release` is
+    /// called once the context let go of it, or at once on an error.
+    ///
+    /// A buffer is imported once; [`Buffer::sub_buffer`] gives parts of it, whose offsets are multiples of
+    /// [`Limits::argument_alignment`](crate::backend::Limits::argument_alignment). The application orders its own use of
+    /// the buffer against runs: on the queue of the context by the order of submission, else by
+    /// [semaphores](Context::semaphore) or by waiting for runs.
+    ///
+    /// # Safety
+    /// The buffer is of the device that the context was opened on, was made as described, has memory bound to all of it,
+    /// and lives until `release` is called. No one writes it while a run uses it, and no one reads it while a run
+    /// writes it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]: a null handle, a usage without `STORAGE_BUFFER`, another queue family's buffer, one
+    /// that is imported already, a device that is no application's. [`DeviceError::Limit`] for a size that is too large.
+    pub unsafe fn import_buffer(
+        &self,
+        buffer: &ForeignBuffer,
+        access: ReadWrite,
+        release: Box<dyn FnOnce() + Send>,
+    ) -> Result<Buffer, Error> {
+        let core = self.core();
+        // SAFETY: as the caller promises.
+        let imported = unsafe { core.backend.import_buffer(buffer) }
+            .and_then(|id| core.backend.buffer_info(id).map(|info| (id, info)));
+        let (id, info) = match imported {
+            Ok(imported) => imported,
+            Err(error) => {
+                release();
+                return Err(error.into());
+            }
+        };
+        // The memory is the application's to count.
+        let reservation = core.budget.count(BudgetKind::Import, info.heap, 0);
+        let memory = Memory::new(core, id, info, None, reservation, None);
+        let whole = ByteRange::up_to(info.bytes);
+        Ok(Buffer::whole(memory.lease(whole, access, None, Some(Pin::Release(release)))))
     }
 
     /// Where the device sees the byte at `address`, with the bytes that are open from there on.

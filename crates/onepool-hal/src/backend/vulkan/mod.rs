@@ -3,12 +3,14 @@
 //! * `instance`: the loader, the instance, why there is none.
 //! * `probe`: physical devices, their limits and what may be imported; `features`: features.
 //! * `device`: the logical device, its queues, and the memory of its loss.
+//! * `application`: devices that an application owns; `request`: what they should have; `chain`: features in chains.
 //! * `context`: what callers hold; `shared`: what it has in common with its queues.
 //! * `memory`: buffers; `import`, `dma_buf`: buffers over the application's pages; `importable`: what a driver takes;
 //!   `types`: choosing memory types.
 //! * `image`: images in buffers; `image_rules`: what the driver asks of them.
 //! * `kernel`: pipelines; `cache`: the pipeline cache on disk; `compiler`: what pipelines became.
-//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting.
+//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting; `semaphore`: those
+//!   of an application.
 //! * `bare`: the submission that ours is measured against.
 //! * `debug`: messages of the validation layer; `layer`: turns at it.
 //!
@@ -17,8 +19,10 @@
 
 #![allow(unsafe_code, reason = "calls of a C interface; each block names what makes it valid")]
 
+mod application;
 mod bare;
 mod cache;
+mod chain;
 mod command;
 mod compiler;
 mod context;
@@ -36,6 +40,8 @@ mod layer;
 mod memory;
 mod probe;
 mod queue;
+mod request;
+mod semaphore;
 mod shared;
 mod timeline;
 mod types;
@@ -48,14 +54,17 @@ mod tests;
 
 use std::sync::{Arc, Mutex};
 
+pub use ash;
 use ash::vk;
 
+pub use self::application::{ApplicationDevice, QueueLock};
 use self::bare::Bare;
 use self::compiler::Compiler;
 use self::context::Context;
 use self::device::Device;
 use self::instance::Instance;
 use self::probe::{Probe, probe_all};
+pub use self::request::{DeviceRequest, Enabled};
 use super::{BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver, KernelCompiler};
 use onepool_core::sync::lock;
 

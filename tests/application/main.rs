@@ -1,0 +1,25 @@
+//! onepool on an instance, a device, a queue, buffers and semaphores that belong to an application.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(unsafe_code, reason = "an application's own calls of Vulkan")]
+
+mod app;
+mod devices;
+mod refusals;
+mod semaphores;
+
+use onepool::device::Context;
+use onepool::{DType, Graph, GraphBuilder, Session, ops};
+
+/// y = x + x over `n` float32.
+pub(crate) fn double(n: u64) -> Graph {
+    let mut graph = GraphBuilder::new("double");
+    let x = graph.input("x", DType::F32, [(n as usize).into()]);
+    let y = graph.op(ops::add(), &[x, x]);
+    graph.output("y", y);
+    graph.build().unwrap()
+}
+
+pub(crate) fn session(context: &Context, graph: Graph) -> Session {
+    Session::builder().graph(graph).context(context.clone()).build().unwrap()
+}
