@@ -14,6 +14,11 @@ use onepool::memory::import::ReadWrite;
 /// The layer may not be used while another thread makes or destroys a device.
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// While it lives, no other test has a device.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 pub(crate) type Messages = Arc<Mutex<Vec<String>>>;
 
 /// What a device is made with.
@@ -62,7 +67,7 @@ unsafe extern "system" fn collect(
 
 impl App {
     pub(crate) fn new(with: With) -> App {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone();
         let version = if with == With::Nothing { vk::API_VERSION_1_1 } else { vk::API_VERSION_1_3 };
         // SAFETY: calls of Vulkan with what they ask for; all objects are destroyed by `drop`.
         unsafe {

@@ -5,8 +5,11 @@
 
 mod app;
 mod devices;
+mod memory;
 mod refusals;
 mod semaphores;
+#[path = "../../examples/vulkan_application.rs"]
+mod vulkan_application;
 
 use onepool::device::Context;
 use onepool::{DType, Graph, GraphBuilder, Session, ops};
@@ -22,4 +25,10 @@ pub(crate) fn double(n: u64) -> Graph {
 
 pub(crate) fn session(context: &Context, graph: Graph) -> Session {
     Session::builder().graph(graph).context(context.clone()).build().unwrap()
+}
+
+#[test]
+fn the_example_gives_what_it_says() {
+    let _alone = app::alone();
+    assert_eq!(vulkan_application::run().unwrap(), [3.0; 1 << 16]);
 }

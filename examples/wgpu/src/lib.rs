@@ -88,15 +88,22 @@ impl Shared {
         let context = unsafe {
             let hal = device.as_hal::<Vulkan>().ok_or("wgpu does not run on Vulkan")?;
             let raw_queue = (hal.raw_queue(), hal.queue_family_index());
-            ApplicationDevice::new(entry, raw_instance, physical, hal.raw_device().clone(), raw_queue, enabled)
-                .api_version(version)
-                .validation(flags.contains(wgpu::InstanceFlags::VALIDATION))
-                .owner(Arc::new((instance, device.clone(), queue.clone())))
-                .lock(move |submit| {
-                    let _turn = submits.lock().unwrap_or_else(PoisonError::into_inner);
-                    submit();
-                })
-                .open(&ContextDesc::default())?
+            ApplicationDevice::new(
+                entry,
+                raw_instance,
+                physical,
+                hal.raw_device().clone(),
+                raw_queue,
+                enabled,
+            )
+            .api_version(version)
+            .validation(flags.contains(wgpu::InstanceFlags::VALIDATION))
+            .owner(Arc::new((instance, device.clone(), queue.clone())))
+            .lock(move |submit| {
+                let _turn = submits.lock().unwrap_or_else(PoisonError::into_inner);
+                submit();
+            })
+            .open(&ContextDesc::default())?
         };
         Ok(Shared { device, context, queue, turn })
     }
@@ -172,7 +179,8 @@ impl Shared {
     /// The device was lost.
     pub fn look(&self, buffer: &wgpu::Buffer) -> Result<Vec<f32>, Box<dyn Error>> {
         let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
-        let desc = wgpu::BufferDescriptor { label: None, size: buffer.size(), usage, mapped_at_creation: false };
+        let desc =
+            wgpu::BufferDescriptor { label: None, size: buffer.size(), usage, mapped_at_creation: false };
         let seen = self.device.create_buffer(&desc);
         let mut encoder = self.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(buffer, 0, &seen, 0, buffer.size());

@@ -9,10 +9,10 @@ use wgpu_shared::Shared;
 const FLOATS: u64 = 4096;
 
 const SCALE: &str = "
-@group(0) @binding(0) var<storage, read> from: array<f32>;
+@group(0) @binding(0) var<storage, read> source: array<f32>;
 @group(0) @binding(1) var<storage, read_write> to: array<f32>;
 @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    to[id.x] = from[id.x] * 3.0 + f32(id.x);
+    to[id.x] = source[id.x] * 3.0 + f32(id.x);
 }";
 
 fn square(context: &onepool::device::Context, n: usize) -> Session {

@@ -10,6 +10,7 @@ pub mod opencl;
 pub mod vulkan;
 
 pub mod cpu;
+mod foreign;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
 pub(crate) mod install;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
@@ -25,6 +26,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::foreign::{
+    ExportedMemory, Foreign, ForeignBuffer, ForeignMemory, MemoryFd, SemaphorePoint, Semaphores,
+};
 pub use self::statistics::{Executable, Statistic, StatisticValue};
 use crate::kernel::KernelSource;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId, PreparedId, Recording};
@@ -355,38 +359,6 @@ unsafe impl Sync for HostAddress {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timepoint(pub u64);
 
-/// A buffer that the application made, on the device that the context was opened on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForeignBuffer {
-    /// Its handle: a `VkBuffer`.
-    pub handle: u64,
-    /// The size that it was made with, in bytes.
-    pub bytes: u64,
-    /// The usage that it was made with: `VkBufferUsageFlags`. Kernels need `STORAGE_BUFFER`; reading and writing it by copy,
-    /// and graphs that copy an input to an output, need `TRANSFER_SRC` and `TRANSFER_DST`.
-    pub usage: u32,
-    /// The queue family that owns it during runs; `None` where families use it concurrently, or there is one family.
-    pub owner: Option<u32>,
-}
-
-/// A semaphore that the application made, as the API below names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SemaphorePoint {
-    /// Its handle: a `VkSemaphore`.
-    pub handle: u64,
-    /// The value, of a semaphore that has values (a timeline semaphore).
-    pub value: Option<u64>,
-}
-
-/// Semaphores around a submission.
-#[derive(Clone, Copy, Debug)]
-pub struct Semaphores<'a> {
-    /// It begins after all of these are reached.
-    pub waits: &'a [SemaphorePoint],
-    /// These are signalled once it, and all that was submitted to its queue before, has finished.
-    pub signals: &'a [SemaphorePoint],
-}
-
 /// How a kernel is created.
 #[derive(Clone, Debug)]
 pub struct KernelDesc<'a> {
@@ -513,18 +485,28 @@ pub trait ContextBackend: Send + Sync + fmt::Debug {
         Err(DeviceError::Unsupported { what: "a dma-buf".to_owned() })
     }
 
-    /// A buffer of the application's as one of the context's. It is never destroyed.
+    /// A buffer or memory of the application's as a buffer of the context's. What is the application's is never
+    /// destroyed; a file descriptor is the driver's once this has succeeded.
     ///
     /// # Safety
-    /// The buffer is of the device, is as described, has memory bound to it, and lives until
-    /// [`ContextBackend::destroy_buffer`] has returned.
+    /// It is of the device and as described, and lives until [`ContextBackend::destroy_buffer`] has returned. A buffer has
+    /// memory bound to it.
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`], [`DeviceError::Limit`].
     #[allow(unsafe_code, reason = "the caller vouches for a handle that is not the backend's")]
-    unsafe fn import_buffer(&self, buffer: &ForeignBuffer) -> Result<BufferId, DeviceError> {
-        let _ = buffer;
+    unsafe fn import_buffer(&self, foreign: &Foreign) -> Result<BufferId, DeviceError> {
+        let _ = foreign;
         Err(DeviceError::Unsupported { what: "buffers of the application".to_owned() })
+    }
+
+    /// Allocates a buffer in memory of its own, with a file descriptor by which other devices and processes take it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`], [`DeviceError::Limit`], out of memory.
+    fn export_buffer(&self, bytes: u64, kind: MemoryFd) -> Result<(BufferId, ExportedMemory), DeviceError> {
+        let _ = (bytes, kind);
+        Err(DeviceError::Unsupported { what: "file descriptors of memory".to_owned() })
     }
 
     /// Whether [`QueueBackend::submit_between`] takes a semaphore, as far as can be told.

@@ -7,7 +7,7 @@ use ash::vk;
 
 use super::application::{ApplicationDevice, Share};
 use super::features::{Extensions, Features};
-use super::importable::{import_types, takes_dma_bufs};
+use super::importable::{import_types, takes_dma_bufs, takes_opaque_fds};
 use super::instance::Instance;
 use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
@@ -31,6 +31,8 @@ pub(super) struct Device {
     pub(super) host_memory: Option<ash::ext::external_memory_host::Device>,
     /// Functions for dma-bufs, where buffers of ours can be made of them.
     pub(super) dma_bufs: Option<ash::khr::external_memory_fd::Device>,
+    /// Functions for descriptors of memory, where buffers of ours can be made of opaque ones.
+    pub(super) memory_fds: Option<ash::khr::external_memory_fd::Device>,
     has_budgets: bool,
     /// How pipelines of the caller's kernels are kept inside their arguments.
     pub(super) guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
@@ -146,12 +148,15 @@ impl Device {
         }
         let dma_bufs = takes_dma_bufs(calls, physical, &extensions)
             .then(|| ash::khr::external_memory_fd::Device::new(calls, &raw));
+        let memory_fds = takes_opaque_fds(calls, physical, &extensions)
+            .then(|| ash::khr::external_memory_fd::Device::new(calls, &raw));
         // Drivers that only compile were seen to crash on an image.
         let samplers =
             if only_compiles(&info) { None } else { image_rules::probe(calls, physical, &raw, &mut info) };
         Device {
             physical,
             dma_bufs,
+            memory_fds,
             has_budgets: extensions.has(ash::ext::memory_budget::NAME),
             guard,
             cache,

@@ -1,13 +1,12 @@
-//! Buffers over the application's own pages (`VK_EXT_external_memory_host`), and buffers of its own.
+//! Buffers over the application's own pages (`VK_EXT_external_memory_host`).
 
-use ash::vk::{self, Handle as _};
+use ash::vk;
 
 use super::device::Device;
 use super::importable::{HOST_PAGES, granted};
 use super::memory::{Buffer, Memory};
-use super::request::null;
 use super::types::BUFFER_USAGE;
-use crate::backend::{BufferInfo, DeviceError, ForeignBuffer, HostAddress};
+use crate::backend::{BufferInfo, DeviceError, HostAddress};
 use onepool_core::memory::model::TypeFlags;
 
 /// A buffer that is `[address, address + bytes)`.
@@ -52,11 +51,13 @@ pub(super) fn external_buffer(
     bytes: u64,
 ) -> Result<vk::Buffer, DeviceError> {
     let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(handle);
-    let info = vk::BufferCreateInfo::default()
+    let mut info = vk::BufferCreateInfo::default()
         .size(bytes)
         .usage(BUFFER_USAGE)
-        .sharing_mode(vk::SharingMode::EXCLUSIVE)
-        .push_next(&mut external);
+        .sharing_mode(vk::SharingMode::EXCLUSIVE);
+    if !handle.is_empty() {
+        info = info.push_next(&mut external);
+    }
     // SAFETY: the callers found the size not to be 0, and the kind importable (VUID-VkBufferCreateInfo-size-00912,
     // -pNext-00920).
     unsafe { device.raw().create_buffer(&info, None) }
@@ -122,57 +123,6 @@ unsafe fn bind(
         imported: true,
     };
     Ok(Buffer::new(raw, info, Memory::Imported(memory, bytes)))
-}
-
-/// A buffer of the application's; `known` tells whether a buffer is one of the context's already.
-///
-/// # Safety
-/// As [`ContextBackend::import_buffer`](crate::backend::ContextBackend::import_buffer).
-pub(super) unsafe fn adopt(
-    device: &Device,
-    foreign: &ForeignBuffer,
-    known: impl Fn(vk::Buffer) -> bool,
-) -> Result<Buffer, DeviceError> {
-    let refuse = |what: String| Err(DeviceError::Unsupported { what });
-    let (raw, usage) = (vk::Buffer::from_raw(foreign.handle), vk::BufferUsageFlags::from_raw(foreign.usage));
-    if raw == vk::Buffer::null() {
-        return Err(null("buffer"));
-    }
-    if foreign.bytes == 0 {
-        return refuse("a buffer of 0 bytes".to_owned());
-    }
-    if !usage.contains(vk::BufferUsageFlags::STORAGE_BUFFER) {
-        return refuse("a buffer of the application's that it made without STORAGE_BUFFER".to_owned());
-    }
-    if let Some(owner) = foreign.owner.filter(|owner| *owner != device.family) {
-        return refuse(format!(
-            "a buffer that queue family {owner} owns: release it to family {} first, or make it for concurrent use",
-            device.family
-        ));
-    }
-    if known(raw) {
-        return refuse("importing a buffer a second time: take parts of the first import".to_owned());
-    }
-    // SAFETY: as the caller promises.
-    let requirements = unsafe { device.raw().get_buffer_memory_requirements(raw) };
-    if foreign.bytes > requirements.size {
-        let (asked, limit) = (foreign.bytes, requirements.size);
-        return Err(DeviceError::Limit {
-            what: "the size given for a buffer of the application's",
-            asked,
-            limit,
-        });
-    }
-    let info = BufferInfo {
-        bytes: foreign.bytes,
-        host: None,
-        coherent: true,
-        cached: false,
-        device_local: true,
-        heap: 0,
-        imported: true,
-    };
-    Ok(Buffer::foreign(raw, info, usage))
 }
 
 /// Drivers refuse pages with various codes (NVIDIA with "out of device memory"): all but a lost device are

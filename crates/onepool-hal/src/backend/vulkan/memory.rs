@@ -38,10 +38,12 @@ pub(super) enum Memory {
     Allocated(Allocation),
     /// The caller's pages: the object, and its size in bytes.
     Imported(vk::DeviceMemory, u64),
-    /// The pages of a dma-buf, which the process has mapped by itself.
-    DmaBuf(vk::DeviceMemory),
+    /// Memory of a file descriptor. Pages of a dma-buf may be mapped by the process itself.
+    Fd(vk::DeviceMemory),
     /// The application's, with the buffer.
     Foreign,
+    /// The application's, without the buffer.
+    Lent,
 }
 
 impl Buffer {
@@ -163,7 +165,7 @@ impl Buffer {
                 (allocation.memory(), allocation.offset(), allocation.offset() + allocation.size())
             },
             Memory::Imported(memory, bytes) => (*memory, 0, *bytes),
-            Memory::DmaBuf(_) | Memory::Foreign => return None,
+            Memory::Fd(_) | Memory::Foreign | Memory::Lent => return None,
         };
         let (start, bytes) = atoms(base + offset, bytes, atom, end);
         Some(vk::MappedMemoryRange::default().memory(memory).offset(start).size(bytes))
@@ -328,11 +330,9 @@ impl Pool {
                 device.raw().destroy_buffer(raw, None);
             }
             match memory {
-                Memory::Foreign => {}
+                Memory::Foreign | Memory::Lent => {}
                 Memory::Allocated(allocation) => self.give_back(allocation),
-                Memory::Imported(memory, _) | Memory::DmaBuf(memory) => {
-                    device.raw().free_memory(memory, None)
-                }
+                Memory::Imported(memory, _) | Memory::Fd(memory) => device.raw().free_memory(memory, None),
             }
         }
     }

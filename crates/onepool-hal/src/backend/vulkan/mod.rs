@@ -4,6 +4,7 @@
 //! * `probe`: physical devices, their limits and what may be imported; `features`: features.
 //! * `device`: the logical device, its queues, and the memory of its loss.
 //! * `application`: devices that an application owns; `request`: what they should have; `chain`: features in chains.
+//!   `foreign`: its buffers and memory.
 //! * `context`: what callers hold; `shared`: what it has in common with its queues.
 //! * `memory`: buffers; `import`, `dma_buf`: buffers over the application's pages; `importable`: what a driver takes;
 //!   `types`: choosing memory types.
@@ -30,6 +31,7 @@ mod debug;
 mod device;
 mod dma_buf;
 mod features;
+mod foreign;
 mod image;
 mod image_rules;
 mod import;
