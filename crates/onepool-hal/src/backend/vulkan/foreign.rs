@@ -8,7 +8,7 @@ use super::importable::DMA_BUF;
 use super::memory::{Buffer, Memory};
 use super::request::null;
 use crate::backend::{
-    BufferInfo, DeviceError, ExportedMemory, Foreign, ForeignBuffer, ForeignMemory, MemoryFd,
+    BufferInfo, DeviceError, ExportedMemory, Foreign, ForeignBuffer, ForeignMemory, MemoryFd, Placement,
 };
 use onepool_core::memory::model::TypeFlags;
 
@@ -191,7 +191,8 @@ pub(super) fn export(
     let raw = external_buffer(device, kind_of(kind), bytes)?;
     // SAFETY: the buffer was made on this device.
     let needs = unsafe { device.raw().get_buffer_memory_requirements(raw) };
-    let index = needs.memory_type_bits.trailing_zeros();
+    let candidates = device.info.memory.candidates(Placement::Device, needs.memory_type_bits);
+    let index = candidates.first().copied().unwrap_or(needs.memory_type_bits.trailing_zeros());
     let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(kind_of(kind));
     let allocation = vk::MemoryAllocateInfo::default()
         .allocation_size(needs.size)
