@@ -129,6 +129,7 @@ impl Product {
                 [self.n.div_ceil(wide.tile[1]), self.m.div_ceil(wide.tile[0]), batch.count].map(|g| g as u32);
             let args = [self.a.operand, self.b.operand, c, self.y];
             lower.dispatch(wide.kernel, &spec, &args, &params, groups)?;
+            self.writes_quads(lower);
             if std::mem::replace(&mut joined, true) {
                 lower.no_barrier();
             }
