@@ -9,14 +9,13 @@ use ash::vk;
 use super::Without;
 use super::context::Context as Opened;
 use super::device::Device;
+use super::enabled::Enabled;
 use super::instance::Instance;
 use super::probe::probe;
-use super::request::{Enabled, check_physical, null};
+use super::share::Share;
+use super::{check_physical, null};
 use crate::backend::{ContextDesc, DeviceError};
 use crate::device::Context;
-
-/// Calls what it is given while no one else uses the queue; it calls it once, and returns after.
-pub type QueueLock = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
 
 /// An instance, a device and a queue of it that belong to the application. onepool uses them and never destroys them.
 ///
@@ -28,23 +27,16 @@ pub type QueueLock = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
 /// Contexts, sessions, bindings and buffers made of it go before the device does. [`ApplicationDevice::owner`] keeps what
 /// owns the device until then.
 pub struct ApplicationDevice {
-    pub(super) entry: ash::Entry,
-    pub(super) instance: ash::Instance,
-    pub(super) physical: vk::PhysicalDevice,
-    pub(super) device: ash::Device,
-    pub(super) queue: vk::Queue,
-    pub(super) family: u32,
+    entry: ash::Entry,
+    instance: ash::Instance,
+    physical: vk::PhysicalDevice,
+    device: ash::Device,
+    queue: vk::Queue,
+    family: u32,
     enabled: Enabled,
     api_version: u32,
     validation: bool,
-    pub(super) share: Share,
-}
-
-/// What a device of an application's has beyond others.
-#[derive(Clone, Default)]
-pub(super) struct Share {
-    pub(super) lock: Option<QueueLock>,
-    _owner: Option<Arc<dyn Any + Send + Sync>>,
+    share: Share,
 }
 
 impl ApplicationDevice {
@@ -94,7 +86,7 @@ impl ApplicationDevice {
 
     /// Kept until onepool has let go of the device.
     pub fn owner(mut self, owner: Arc<dyn Any + Send + Sync>) -> Self {
-        self.share._owner = Some(owner);
+        self.share.owner = Some(owner);
         self
     }
 
@@ -146,7 +138,10 @@ impl ApplicationDevice {
             return Err(DeviceError::Unsupported { what: format!("compute here: {reason}") });
         }
         // SAFETY: as the caller promises.
-        let device = unsafe { Device::of_application(instance, probe, &self, desc, Without::default())? };
+        let device = unsafe {
+            let made = (self.device, self.queue, self.share);
+            Device::of_application(instance, probe, made, desc, Without::default())?
+        };
         Opened::new(device, desc)
     }
 }

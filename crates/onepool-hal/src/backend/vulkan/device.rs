@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use ash::vk;
 
-use super::application::{ApplicationDevice, Share};
 use super::features::{Extensions, Features};
 use super::importable::{import_types, takes_dma_bufs, takes_opaque_fds};
 use super::instance::Instance;
 use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
+use super::share::Share;
 use super::{Without, error, image_rules};
 use crate::backend::pace::Waiters;
 use crate::backend::{ContextDesc, DeviceError, DeviceInfo, DeviceKind, QueuePriority};
@@ -106,22 +106,21 @@ impl Device {
     /// The device that an application made.
     ///
     /// # Safety
-    /// As [`ApplicationDevice::open`].
+    /// As [`ApplicationDevice::open`](super::ApplicationDevice::open).
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] for a robustness that it was not made with.
     pub(super) unsafe fn of_application(
         instance: Arc<Instance>,
         probe: Probe,
-        made: &ApplicationDevice,
+        (raw, queue, share): (ash::Device, vk::Queue, Share),
         desc: &ContextDesc,
         without: Without,
     ) -> Result<Self, DeviceError> {
         let all = Features::query(instance.functions(), probe.physical, &probe.extensions);
         let second = all.robustness2.robust_buffer_access2 == vk::TRUE;
         let guard = probe.features.guard_as_made(desc.robustness, second)?;
-        let made_of = (made.device.clone(), vec![made.queue]);
-        Ok(Device::made(instance, probe, made_of, guard, without, Some(made.share.clone())))
+        Ok(Device::made(instance, probe, (raw, vec![queue]), guard, without, Some(share)))
     }
 
     /// What all devices have, however they were made.

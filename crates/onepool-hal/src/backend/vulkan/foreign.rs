@@ -6,7 +6,7 @@ use super::device::Device;
 use super::import::{external_buffer, refuse};
 use super::importable::DMA_BUF;
 use super::memory::{Buffer, Memory};
-use super::request::null;
+use super::null;
 use crate::backend::{
     BufferInfo, DeviceError, ExportedMemory, Foreign, ForeignBuffer, ForeignMemory, MemoryFd, Placement,
 };

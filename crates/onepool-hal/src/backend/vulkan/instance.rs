@@ -9,8 +9,7 @@ use ash::vk;
 
 use super::debug::{Messages, Messenger};
 use super::layer::{self, Calls, Layer};
-use super::request::null;
-use super::{API, error};
+use super::{API, error, null};
 use crate::backend::DeviceError;
 use crate::backend::install::{Missing, remedy};
 

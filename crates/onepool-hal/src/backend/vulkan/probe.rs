@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use ash::vk;
 
+use super::enabled::Enabled;
 use super::features::{Extensions, Features};
 use super::instance::{Instance, render_node_hint};
-use super::request::Enabled;
 use super::types::{BUFFER_USAGE, model};
 use super::{NAME, error, wine};
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Limits};
@@ -99,7 +99,7 @@ pub(super) unsafe fn probe(
     let extensions = match made {
         Some((enabled, _)) => {
             lacking = enabled.lacks(&extensions, &features);
-            features.intersect(enabled.features());
+            features.intersect(&enabled.features);
             extensions.enabled(|name| enabled.has(name))
         }
         None => extensions,

@@ -3,7 +3,7 @@
 use ash::vk::{self, Handle as _};
 
 use super::device::Device;
-use super::request::null;
+use super::null;
 use crate::backend::{DeviceError, SemaphorePoint};
 
 /// Whether the device takes such a semaphore.
