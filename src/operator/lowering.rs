@@ -160,11 +160,11 @@ impl<'a> Lowering<'a> {
             && info.shared_bytes <= self.device.limits.max_local_bytes
     }
 
-    /// Invocations of the four subgroups that a work-group of `kernel` has, where it can use cooperative matrices of
+    /// Invocations of the `subgroups` that a work-group of `kernel` has, where it can use cooperative matrices of
     /// `float16`.
-    pub fn matrix_threads(&self, kernel: KernelId) -> Option<u32> {
+    pub fn matrix_threads(&self, kernel: KernelId, subgroups: usize) -> Option<u32> {
         let device = self.device;
-        let threads = device.subgroup.checked_mul(4)?;
+        let threads = device.subgroup.checked_mul(subgroups as u32)?;
         // Both sizes divide what the kernels load in a step.
         let fits = matches!(device.subgroup, 32 | 64)
             && threads <= device.limits.max_group_items.min(device.limits.max_group_size[0]);
