@@ -385,9 +385,8 @@ impl Drop for QueueInner {
         let lane = state.queues.get_mut(self.index).and_then(Option::take);
         drop(state);
         if let Some(lane) = lane.filter(|lane| !lane.flights.is_empty()) {
-            // The device may still work on them: leaked memory is safe, freed memory is not. So is the queue, which would
-            // wait for them.
-            std::mem::forget(Arc::clone(&self.backend));
+            // The device may still work on them: leaked memory is safe, freed memory is not. The queue, which would wait for
+            // them, is leaked too.
             std::mem::forget(lane);
         }
     }
