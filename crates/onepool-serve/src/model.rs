@@ -1,4 +1,4 @@
-//! A model: its session, what its inputs and outputs are called, and the requests that wait for it.
+//! A model: its session, and what its inputs and outputs are called.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,12 @@ use onepool::session::IoInfo;
 use onepool::{DType, Dim, Session, SymShape};
 use tonic::Status;
 
-use crate::bound::Bindings;
 use crate::config::{Config, ModelFile};
 use crate::datatype;
 use crate::error::ServeError;
 use crate::metrics::ModelMetrics;
 use crate::proto::model_metadata_response::TensorMetadata;
 use crate::proto::{ModelConfig, ModelDynamicBatching, ModelInput, ModelMetadataResponse, ModelOutput};
-use crate::queue::Queue;
 
 /// The only version of every model.
 pub(crate) const VERSION: &str = "1";
@@ -45,8 +43,6 @@ pub(crate) struct Model {
     pub(crate) max_delay: Duration,
     /// Most bytes of the outputs of a request.
     pub(crate) max_output: u64,
-    pub(crate) queue: Queue,
-    pub(crate) bindings: Bindings,
     pub(crate) metrics: ModelMetrics,
     lost: AtomicBool,
 }
@@ -120,8 +116,6 @@ impl Model {
             max_batch: if gathers { config.max_batch } else { 1 },
             max_delay: config.max_delay,
             max_output: config.max_message as u64,
-            queue: Queue::new(config.queue),
-            bindings: Bindings::default(),
             metrics,
             lost: AtomicBool::new(false),
             name,

@@ -1,6 +1,6 @@
 //! Checks of requests, and their answers in the protocol's messages.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -34,12 +34,15 @@ pub(crate) fn job(
 ) -> Result<(Job, Reply), Status> {
     let mut inputs: Vec<Option<(Shape, Given)>> = model.inputs.iter().map(|_| None).collect();
     let mut raw = request.raw_input_contents.iter();
+    // Sizes of one symbol are equal in all inputs: rows are gathered by the first of them.
+    let mut symbols = BTreeMap::new();
     for tensor in &request.inputs {
         let (at, port) = find(&model.inputs, "input", &tensor.name)?;
         if inputs[at].is_some() {
             return Err(invalid(format!("input {:?} is given twice", port.name)));
         }
-        inputs[at] = Some(input(port, tensor, &mut raw, regions, !request.raw_input_contents.is_empty())?);
+        let raw = (!request.raw_input_contents.is_empty()).then_some(&mut raw);
+        inputs[at] = Some(input(port, tensor, raw, regions, &mut symbols)?);
     }
     if raw.next().is_some() {
         let (got, used) =
@@ -78,9 +81,9 @@ fn find<'m>(ports: &'m [Port], what: &str, name: &str) -> Result<(usize, &'m Por
 fn input<'r>(
     port: &Port,
     tensor: &InferInputTensor,
-    raw: &mut impl Iterator<Item = &'r Bytes>,
+    raw: Option<&mut impl Iterator<Item = &'r Bytes>>,
     regions: &Regions,
-    has_raw: bool,
+    symbols: &mut BTreeMap<Arc<str>, usize>,
 ) -> Result<(Shape, Given), Status> {
     let wrong = |what: String| invalid(format!("input {:?}: {what}", port.name));
     let dtype = datatype::parse(&tensor.datatype).map_err(wrong)?;
@@ -90,7 +93,7 @@ fn input<'r>(
     }
     let shape = Shape::from_i64(&tensor.shape).map_err(|error| wrong(format!("shape: {error}")))?;
     if let Some(declared) = &port.shape {
-        let fits = declared.unify(&shape, &mut Default::default());
+        let fits = declared.unify(&shape, symbols);
         fits.map_err(|error| wrong(format!("shape: {error}")))?;
     }
     let bytes = (shape.elements() as u64).saturating_mul(dtype.bytes() as u64);
@@ -105,7 +108,7 @@ fn input<'r>(
         }
         return Ok((shape, Given::Shared(range)));
     }
-    if has_raw {
+    if let Some(raw) = raw {
         if tensor.contents.is_some() {
             return Err(wrong("contents and raw_input_contents are both given".to_owned()));
         }

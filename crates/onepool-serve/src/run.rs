@@ -11,20 +11,29 @@ use onepool::session::{Error, RunOptions, SessionError};
 use onepool::{DType, SharedRegion, TensorInfo};
 use tonic::Status;
 
-use crate::bound::{Bound, Key, Landing, check_size};
+use crate::bound::{Bindings, Bound, Key, Landing, check_size};
 use crate::error::status;
 use crate::model::Model;
-use crate::queue::{Done, Given, Job, Output, RunLife, Wanted};
+use crate::queue::{Done, Given, Job, Output, Queue, RunLife, Wanted};
+
+/// A model with the requests that wait for it and the bindings that are kept for them.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) model: Model,
+    pub(crate) queue: Queue,
+    pub(crate) bindings: Bindings,
+}
 
 /// Runs what comes until the model's queue is closed and empty.
-pub(crate) fn work(model: &Model) {
-    while let Some(jobs) = model.queue.next(model.max_batch, model.max_delay) {
-        run_all(model, jobs);
+pub(crate) fn work(served: &Served) {
+    let Served { model, queue, bindings } = served;
+    while let Some(jobs) = queue.next(model.max_batch, model.max_delay) {
+        run_all(model, bindings, jobs);
     }
 }
 
 /// Runs requests together, each alone where that fails, and answers them.
-fn run_all(model: &Model, jobs: Vec<Job>) {
+fn run_all(model: &Model, bindings: &Bindings, jobs: Vec<Job>) {
     let life = RunLife::new();
     let mut waited = Vec::with_capacity(jobs.len());
     for job in jobs {
@@ -38,14 +47,14 @@ fn run_all(model: &Model, jobs: Vec<Job>) {
         return;
     }
     model.metrics.waited(waited.iter().map(|job| job.arrived));
-    match guarded(model, &waited, &life) {
+    match guarded(model, bindings, &waited, &life) {
         Ok(done) => waited.into_iter().zip(done).for_each(|(job, done)| answer(job, Ok(done))),
         // One request may be at fault for all.
         Err(refused) if waited.len() > 1 && !is_ended(&refused) => {
             for job in waited {
                 let life = RunLife::new();
                 if job.life.joins(&life) {
-                    let done = guarded(model, std::slice::from_ref(&job), &life);
+                    let done = guarded(model, bindings, std::slice::from_ref(&job), &life);
                     let done = done.and_then(|done| done.into_iter().next().ok_or_else(unanswered));
                     answer(job, done);
                 }
@@ -72,22 +81,27 @@ fn answer(job: Job, done: Result<Done, Status>) {
 }
 
 /// A panic in a run is the error of its requests alone.
-fn guarded(model: &Model, jobs: &[Job], life: &Arc<RunLife>) -> Result<Vec<Done>, Status> {
-    match catch_unwind(AssertUnwindSafe(|| run(model, jobs, life))) {
+fn guarded(
+    model: &Model,
+    bindings: &Bindings,
+    jobs: &[Job],
+    life: &Arc<RunLife>,
+) -> Result<Vec<Done>, Status> {
+    match catch_unwind(AssertUnwindSafe(|| run(model, bindings, jobs, life))) {
         Ok(done) => done,
         Err(_) => Err(Status::internal(format!("a run of model {:?} panicked", model.name))),
     }
 }
 
 /// One run for all `jobs`, which are of one kind.
-fn run(model: &Model, jobs: &[Job], life: &Arc<RunLife>) -> Result<Vec<Done>, Status> {
+fn run(model: &Model, bindings: &Bindings, jobs: &[Job], life: &Arc<RunLife>) -> Result<Vec<Done>, Status> {
     let rows: Option<Vec<usize>> = jobs.iter().map(Job::rows).collect();
     let rows = rows.filter(|_| model.max_batch > 1);
     let total = rows.as_ref().map(|rows| rows.iter().sum());
     let Some(key) = Key::of(jobs, total) else {
         return Err(Status::internal("requests cannot be run together"));
     };
-    let mut bound = match model.bindings.take(&key) {
+    let mut bound = match bindings.take(&key) {
         Some(bound) => bound,
         None => Bound::new(model, &key, jobs)?,
     };
@@ -103,7 +117,7 @@ fn run(model: &Model, jobs: &[Job], life: &Arc<RunLife>) -> Result<Vec<Done>, St
     })?;
     model.metrics.ran(began, total.unwrap_or(1), bound.copied, bound.in_place);
     let done = collect(model, &bound, jobs, rows.as_deref())?;
-    model.bindings.keep(key, bound);
+    bindings.keep(key, bound);
     Ok(done)
 }
 

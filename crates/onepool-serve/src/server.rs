@@ -24,13 +24,15 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::admission::Admission;
+use crate::bound::Bindings;
 use crate::config::Config;
 use crate::connections;
 use crate::error::ServeError;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
-use crate::run;
+use crate::queue::Queue;
+use crate::run::{self, Served};
 use crate::service::Service;
 use crate::shm::Regions;
 
@@ -147,7 +149,7 @@ impl Server {
     pub async fn shut_down(mut self) -> bool {
         self.close.send_replace(true);
         let whole = tokio::time::timeout(self.grace, &mut self.serving).await.is_ok();
-        self.service.models.values().for_each(|model| model.queue.close());
+        self.service.models.values().for_each(|served| served.queue.close());
         if whole {
             let workers = std::mem::take(&mut self.workers);
             let joined =
@@ -162,7 +164,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.close.send_replace(true);
         self.serving.abort();
-        self.service.models.values().for_each(|model| model.queue.close());
+        self.service.models.values().for_each(|served| served.queue.close());
     }
 }
 
@@ -193,13 +195,15 @@ fn load(
         closing,
     };
     for file in &config.models {
-        let model = Arc::new(Model::load(file, &service.devices, config, metrics.model(&file.name))?);
-        let [waiting, kept] = [(); 2].map(|()| Arc::downgrade(&model));
-        let queued = move || waiting.upgrade().map_or(0, |model| model.queue.len());
+        let model = Model::load(file, &service.devices, config, metrics.model(&file.name))?;
+        let served =
+            Arc::new(Served { model, queue: Queue::new(config.queue), bindings: Bindings::default() });
+        let [waiting, kept] = [(); 2].map(|()| Arc::downgrade(&served));
+        let queued = move || waiting.upgrade().map_or(0, |served| served.queue.len());
         metrics.watch("waiting", "Requests that wait for a run", &file.name, queued);
-        let bound = move || kept.upgrade().map_or(0, |model| model.bindings.count());
+        let bound = move || kept.upgrade().map_or(0, |served| served.bindings.count());
         metrics.watch("idle_bindings", "Bindings that are kept for later requests", &file.name, bound);
-        service.models.insert(file.name.clone(), model);
+        service.models.insert(file.name.clone(), served);
     }
     Ok(service)
 }
@@ -207,11 +211,11 @@ fn load(
 /// Starts the threads that run models.
 fn work(service: &Service, workers: usize) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let mut threads = Vec::new();
-    for model in service.models.values() {
+    for served in service.models.values() {
         for n in 0..workers {
-            let model = Arc::clone(model);
+            let served = Arc::clone(served);
             let thread = std::thread::Builder::new().name(format!("run-{n}"));
-            threads.push(thread.spawn(move || run::work(&model)).map_err(ServeError::Thread)?);
+            threads.push(thread.spawn(move || run::work(&served)).map_err(ServeError::Thread)?);
         }
     }
     Ok(threads)

@@ -11,13 +11,14 @@ use tonic::{Request, Response, Status};
 use crate::admission::Deadline;
 use crate::datatype::shown;
 use crate::metrics::Metrics;
-use crate::model::{Model, VERSION};
+use crate::model::VERSION;
 use crate::proto::grpc_inference_service_server::GrpcInferenceService;
 use crate::proto::repository_index_response::ModelIndex;
 use crate::proto::system_shared_memory_status_response::RegionStatus;
 use crate::proto::*;
 use crate::queue::Waiter;
 use crate::request;
+use crate::run::Served;
 use crate::shm::Regions;
 
 /// What the server offers beyond the protocol's core.
@@ -26,7 +27,7 @@ const EXTENSIONS: [&str; 3] = ["model_configuration", "model_repository(index)",
 /// What all calls share.
 #[derive(Debug)]
 pub(crate) struct Service {
-    pub(crate) models: BTreeMap<String, Arc<Model>>,
+    pub(crate) models: BTreeMap<String, Arc<Served>>,
     pub(crate) devices: Vec<Context>,
     pub(crate) regions: Regions,
     pub(crate) metrics: Arc<Metrics>,
@@ -36,27 +37,27 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    fn model(&self, name: &str, version: &str) -> Result<&Arc<Model>, Status> {
-        let Some(model) = self.models.get(name) else {
+    fn model(&self, name: &str, version: &str) -> Result<&Served, Status> {
+        let Some(served) = self.models.get(name) else {
             let known: Vec<&str> = self.models.keys().map(String::as_str).take(16).collect();
             return Err(Status::not_found(format!(
                 "there is no model {:?}; there are {known:?}",
                 shown(name)
             )));
         };
-        model.check_version(version)?;
-        Ok(model)
+        served.model.check_version(version)?;
+        Ok(served)
     }
 
     fn is_ready(&self) -> bool {
-        !*self.closing.borrow() && self.models.values().all(|model| model.is_ready())
+        !*self.closing.borrow() && self.models.values().all(|served| served.model.is_ready())
     }
 
     async fn infer(&self, request: Request<ModelInferRequest>) -> Result<ModelInferResponse, Status> {
         let latest = || Deadline(Instant::now() + self.timeout);
         let Deadline(deadline) = request.extensions().get().copied().unwrap_or_else(latest);
         let request = request.into_inner();
-        let model = self.model(&request.model_name, &request.model_version)?;
+        let Served { model, queue, .. } = self.model(&request.model_name, &request.model_version)?;
         if !model.is_ready() {
             return Err(Status::unavailable(format!("the device of model {:?} was lost", model.name)));
         }
@@ -66,7 +67,7 @@ impl Service {
         // Messages are large: the request's copy of them goes before the run.
         drop(request.inputs);
         drop(request.raw_input_contents);
-        model.queue.push(job)?;
+        queue.push(job)?;
         let done = answer.await.map_err(|_| Status::unavailable("the server is shutting down"))??;
         drop(waiter);
         Ok(request::response(model, id, done))
@@ -87,7 +88,7 @@ impl GrpcInferenceService for Arc<Service> {
 
     async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
         let ModelReadyRequest { name, version } = request.into_inner();
-        let ready = self.model(&name, &version)?.is_ready() && !*self.closing.borrow();
+        let ready = self.model(&name, &version)?.model.is_ready() && !*self.closing.borrow();
         Ok(Response::new(ModelReadyResponse { ready }))
     }
 
@@ -101,7 +102,7 @@ impl GrpcInferenceService for Arc<Service> {
 
     async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Answer<ModelMetadataResponse> {
         let ModelMetadataRequest { name, version } = request.into_inner();
-        Ok(Response::new(self.model(&name, &version)?.metadata()))
+        Ok(Response::new(self.model(&name, &version)?.model.metadata()))
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
@@ -110,7 +111,7 @@ impl GrpcInferenceService for Arc<Service> {
 
     async fn model_config(&self, request: Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {
         let ModelConfigRequest { name, version } = request.into_inner();
-        let config = Some(self.model(&name, &version)?.config());
+        let config = Some(self.model(&name, &version)?.model.config());
         Ok(Response::new(ModelConfigResponse { config }))
     }
 
@@ -125,14 +126,17 @@ impl GrpcInferenceService for Arc<Service> {
                 "there is no repository {name:?}: leave repository_name empty"
             )));
         }
-        let models = self.models.values().filter(|model| !ready || model.is_ready()).map(|model| {
-            let (state, reason) = match model.is_ready() {
-                true => ("READY", ""),
-                false => ("UNAVAILABLE", "the device was lost"),
-            };
-            let (state, reason) = (state.to_owned(), reason.to_owned());
-            ModelIndex { name: model.name.clone(), version: VERSION.to_owned(), state, reason }
-        });
+        let models =
+            self.models.values().map(|served| &served.model).filter(|model| !ready || model.is_ready()).map(
+                |model| {
+                    let (state, reason) = match model.is_ready() {
+                        true => ("READY", ""),
+                        false => ("UNAVAILABLE", "the device was lost"),
+                    };
+                    let (state, reason) = (state.to_owned(), reason.to_owned());
+                    ModelIndex { name: model.name.clone(), version: VERSION.to_owned(), state, reason }
+                },
+            );
         Ok(Response::new(RepositoryIndexResponse { models: models.collect() }))
     }
 
@@ -170,7 +174,7 @@ impl GrpcInferenceService for Arc<Service> {
         request: Request<SystemSharedMemoryUnregisterRequest>,
     ) -> Answer<SystemSharedMemoryUnregisterResponse> {
         let gone = self.regions.unregister(&request.into_inner().name)?;
-        self.models.values().for_each(|model| model.bindings.forget_gone());
+        self.models.values().for_each(|served| served.bindings.forget_gone());
         drop(gone);
         self.metrics.regions.set(self.regions.count() as i64);
         Ok(Response::new(SystemSharedMemoryUnregisterResponse {}))

@@ -6,7 +6,8 @@ use onepool_serve::Config;
 use onepool_serve::proto::*;
 
 use crate::client::{
-    Object, as_floats, config, connect, floats, in_region, metric, number, of_rows, start, tensor, wanted,
+    Object, as_floats, config, connect, floats, in_region, metric, number, of_rows, request, start, tensor,
+    wanted,
 };
 use crate::models;
 
@@ -40,6 +41,34 @@ async fn requests_are_gathered_and_each_gets_its_rows() {
     let mut client = client;
     let many = client.model_infer(of_rows(9, &[1.0; 27])).await.unwrap().into_inner();
     assert_eq!(many.outputs[0].shape, [9, 3]);
+}
+
+#[tokio::test]
+async fn a_request_whose_inputs_differ_in_rows_joins_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    models::sum(folder.path());
+    let (_server, client) =
+        start(Config { max_batch: 4, max_delay: Duration::from_secs(600), ..config(folder.path()) }).await;
+    let of = |a: usize, b: usize, value: f32| {
+        let side = |name: &str, rows: usize| {
+            (tensor(name, "FP32", &[rows as i64, 2]), floats(&vec![value; rows * 2]))
+        };
+        request("sum", vec![side("a", a), side("b", b)])
+    };
+    let send = |sent: ModelInferRequest| {
+        let mut client = client.clone();
+        tokio::spawn(async move { client.model_infer(sent).await })
+    };
+    let (first, wrong, last) = (send(of(2, 2, 1.0)), send(of(2, 1, 5.0)), send(of(2, 2, 3.0)));
+    let wrong = wrong.await.unwrap().unwrap_err();
+    assert!(
+        wrong.code() == tonic::Code::InvalidArgument && wrong.message().contains("\"b\": shape"),
+        "{wrong}"
+    );
+    for (answer, value) in [(first, 2.0), (last, 6.0)] {
+        let answer = answer.await.unwrap().unwrap().into_inner();
+        assert_eq!((number(&answer, "rows"), as_floats(&answer.raw_output_contents[0])), (4, vec![value; 4]));
+    }
 }
 
 /// 64 clients send what no other sends, half of them by shared memory, and check each answer.

@@ -69,6 +69,12 @@ pub(crate) fn two(folder: &Path) -> PathBuf {
     write(folder, "two", &nodes, &inputs, &outputs)
 }
 
+/// `c = a + b` by rows of 2.
+pub(crate) fn sum(folder: &Path) -> PathBuf {
+    let inputs = ["a", "b"].map(|name| value(name, FLOAT, &["n", "2"]));
+    write(folder, "sum", &[node("Add", &["a", "b"], "c")], &inputs, &[value("c", FLOAT, &["n", "2"])])
+}
+
 /// Products of a square matrix with itself: 40 of them.
 pub(crate) fn slow(folder: &Path) -> PathBuf {
     let mut nodes = vec![node("MatMul", &["x", "x"], "p0")];
