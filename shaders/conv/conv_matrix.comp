@@ -35,6 +35,7 @@ const uint COLS = 128u;  // rust: elements of a tile
 #define SUB_COLS 4
 #endif
 const uint DEPTH = 32u;
+const uint SUBS = 4u;  // rust: subgroups for a tile
 const uint THREADS = gl_WorkGroupSize.x;
 const uint W_LOADS = ROWS * DEPTH / 4u / THREADS;
 const uint X_LOADS = COLS * DEPTH / 4u / THREADS;
@@ -50,7 +51,7 @@ const uint X_SIZE = COLS * X_LINE;
 const uint LINE = 10u;
 
 // Tiles of weights and of the input; after the last step, a block of sums for every subgroup.
-shared uvec2 tile[max(W_SIZE + X_SIZE, 4u * 16u * LINE)];
+shared uvec2 tile[max(W_SIZE + X_SIZE, SUBS * 16u * LINE)];
 
 // The words that one step loads before it fills the tiles: a compiler may give each half a register.
 uvec2 w_next[W_LOADS];

@@ -1,4 +1,5 @@
-// Sums or products of the elements of each line up to each one: an invocation for each line, or a work-group.
+// Sums or products of the elements of each line up to each one: an invocation for each line, or with GROUPED a
+// work-group; with WIDE four elements at a time of contiguous lines whose length is a multiple of four.
 // variant: f32          T=f32      ACC=float
 // variant: f16          T=f16  ACC=float    EXT_FLOAT16=1
 // variant: f64          T=f64     ACC=double   EXT_FLOAT64=1
@@ -9,18 +10,28 @@
 // variant: f64_grouped  T=f64     ACC=double   EXT_FLOAT64=1  GROUPED=1
 // variant: i32_grouped  T=i32        ACC=int      GROUPED=1
 // variant: i64_grouped  T=i64    ACC=int64_t  EXT_INT64=1    GROUPED=1
+// variant: f32_wide     T=f32  ACC=float  GROUPED=1  WIDE=1  VEC=vec4
+// variant: f16_wide     T=f16  ACC=float  EXT_FLOAT16=1  GROUPED=1  WIDE=1  VEC=f16vec4
+// variant: i32_wide     T=i32  ACC=int    GROUPED=1  WIDE=1  VEC=ivec4
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 
+#ifdef WIDE
+#define LANES 256u
+layout(local_size_x = 256) in;
+#else
+#define LANES 64u
 LOCAL_SIZE(0, 64);
+#define VEC T
+#endif
 SPEC(1, uint, PRODUCT, 0u);
 SPEC(2, uint, EXCLUSIVE, 0u);
 SPEC(3, uint, REVERSE, 0u);
 
-layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
-layout(set = 0, binding = 1, std430) writeonly buffer Y { T y[]; };
+layout(set = 0, binding = 0, std430) readonly buffer X { VEC x[]; };
+layout(set = 0, binding = 1, std430) writeonly buffer Y { VEC y[]; };
 
 layout(push_constant) uniform Params
 {
@@ -43,8 +54,8 @@ uint at(uint base, uint k)
 #ifdef GROUPED
 // Elements that an invocation takes of each tile.
 #define RUN 4u
-#define TILE (64u * RUN)
-shared ACC part[64];
+#define TILE (LANES * RUN)
+shared ACC part[LANES];
 #endif
 
 void main()
@@ -63,29 +74,49 @@ void main()
         uint from = first + lane * RUN;
         ACC own[RUN];
         ACC sum = neutral;
+#ifdef WIDE
+        // A line that is walked from its end has the vectors in reverse order, and each of them too.
+        bool inside = from < p.len;
+        uint four = (base + (REVERSE != 0u ? p.len - RUN - from : from)) / RUN;
+        VEC fetched = inside ? x[four] : VEC(neutral);
+        fetched = REVERSE != 0u ? fetched.wzyx : fetched;
+#endif
         for (uint k = 0u; k < RUN; ++k) {
+#ifdef WIDE
+            own[k] = ACC(fetched[k]);
+#else
             own[k] = from + k < p.len ? ACC(x[at(base, from + k)]) : neutral;
+#endif
             sum = combined(sum, own[k]);
         }
         part[lane] = sum;
         barrier();
-        for (uint step = 1u; step < 64u; step *= 2u) {
+        for (uint step = 1u; step < LANES; step *= 2u) {
             ACC other = lane >= step ? part[lane - step] : neutral;
             barrier();
             part[lane] = combined(other, part[lane]);
             barrier();
         }
         ACC acc = lane > 0u ? combined(before, part[lane - 1u]) : before;
-        before = combined(before, part[63]);
+        before = combined(before, part[LANES - 1u]);
         // The parts are written again.
         barrier();
         for (uint k = 0u; k < RUN; ++k) {
             ACC next = combined(acc, own[k]);
+#ifdef WIDE
+            fetched[k] = T(EXCLUSIVE != 0u ? acc : next);
+#else
             if (from + k < p.len) {
                 y[at(base, from + k)] = T(EXCLUSIVE != 0u ? acc : next);
             }
+#endif
             acc = next;
         }
+#ifdef WIDE
+        if (inside) {
+            y[four] = REVERSE != 0u ? fetched.wzyx : fetched;
+        }
+#endif
     }
 #else
     uint line = linear_id();

@@ -106,6 +106,9 @@ pub enum Step {
     },
 }
 
+/// The least bytes of each of the neighbouring invocations that write whole lines together.
+const LINE_PIECE: usize = 4;
+
 /// The lowering of one operator.
 #[derive(Clone, Debug, Default)]
 pub struct Lowered {
@@ -117,6 +120,8 @@ pub struct Lowered {
     pub packed: Vec<Packed>,
     /// Steps that may run in parallel with the previous step ([`Lowering::no_barrier`]).
     pub no_barrier_before: BTreeSet<usize>,
+    /// Dispatches that write whole lines ([`Lowering::writes_in_order`]).
+    pub writes_lines: BTreeSet<usize>,
 }
 
 /// Collects the lowering of one operator for one device.
@@ -155,11 +160,11 @@ impl<'a> Lowering<'a> {
             && info.shared_bytes <= self.device.limits.max_local_bytes
     }
 
-    /// Invocations of the four subgroups that a work-group of `kernel` has, where it can use cooperative matrices of
+    /// Invocations of the `subgroups` that a work-group of `kernel` has, where it can use cooperative matrices of
     /// `float16`.
-    pub fn matrix_threads(&self, kernel: KernelId) -> Option<u32> {
+    pub fn matrix_threads(&self, kernel: KernelId, subgroups: usize) -> Option<u32> {
         let device = self.device;
-        let threads = device.subgroup.checked_mul(4)?;
+        let threads = device.subgroup.checked_mul(subgroups as u32)?;
         // Both sizes divide what the kernels load in a step.
         let fits = matches!(device.subgroup, 32 | 64)
             && threads <= device.limits.max_group_items.min(device.limits.max_group_size[0]);
@@ -304,6 +309,15 @@ impl<'a> Lowering<'a> {
     /// they write different elements.
     pub fn no_barrier(&mut self) {
         self.out.no_barrier_before.extend(self.out.steps.len().checked_sub(1));
+    }
+
+    /// Says that neighbouring invocations of the last step write neighbouring pieces of `bytes` bytes. Of words and more,
+    /// a bus to the host's memory carries whole lines. What other kernels write for the host is copied there by the
+    /// device, where that has memory of its own.
+    pub fn writes_in_order(&mut self, bytes: usize) {
+        if bytes >= LINE_PIECE {
+            self.out.writes_lines.extend(self.out.steps.len().checked_sub(1));
+        }
     }
 
     /// Adds a copy of bytes.

@@ -191,6 +191,7 @@ pub(super) fn ios(
             devices: Vec::new(),
             reads: 0,
             writes: 0,
+            scattered: false,
             updated: None,
             first: None,
             last: None,
@@ -204,7 +205,9 @@ pub(super) fn ios(
             command.work.for_each_touch(&mut |loc, access| {
                 let Some(io) = at.get(&loc.space).and_then(|&i| ios.get_mut(i)) else { return };
                 io.reads = io.reads.saturating_add(if access.reads().is_empty() { 0 } else { passes });
-                io.writes += u32::from(!access.writes().is_empty());
+                let writes = !access.writes().is_empty();
+                io.writes += u32::from(writes);
+                io.scattered |= writes && !command.writes_lines;
                 io.first.get_or_insert(position);
                 io.last = Some(position);
                 if let Err(i) = io.devices.binary_search(&device) {

@@ -130,6 +130,8 @@ pub struct PlannedCommand {
     pub no_barrier_before: bool,
     /// It waits for all earlier commands, because of a control dependency.
     pub full_barrier_before: bool,
+    /// It writes whole lines, as a bus to the host's memory carries them.
+    pub writes_lines: bool,
 }
 
 /// Commands that run on one device in one submission. Segments of one device run in order; those of other devices run
@@ -237,6 +239,8 @@ pub struct PlannedIo {
     pub reads: u32,
     /// Number of commands that write it.
     pub writes: u32,
+    /// Whether a command writes it in pieces that a bus to the host's memory carries slowly.
+    pub scattered: bool,
     /// Of an output, the input that is the same memory and whose bytes a command updates; of that input, the output.
     pub updated: Option<u32>,
     /// Position (segment, command) of the first command that touches it, if one does.

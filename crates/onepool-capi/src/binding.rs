@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::slice;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use onepool::dlpack::ManagedTensor;
 use onepool::plan::PlannedIo;
@@ -20,6 +20,7 @@ use crate::session::SessionObject;
 use crate::status::{Failure, Status, guard};
 use crate::types::{Memory, RunOptions, TensorInfoC, VALUE, unknown};
 use crate::verdicts::Verdicts;
+use onepool_core::sync::{lock, wait_while};
 
 /// What an `onepool_binding` stands for.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ pub(crate) struct Turn {
 
 impl BindingObject {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Takes the binding for a call.
@@ -70,8 +71,7 @@ impl BindingObject {
     /// Waits until no call has the binding, and takes it apart.
     fn end(&self) {
         let lent = |state: &mut State| matches!(state, State::Lent);
-        let waited = self.returned.wait_while(self.lock(), lent);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = wait_while(&self.returned, self.lock(), lent);
         let last = std::mem::replace(&mut *state, State::Freed);
         drop(state);
         drop(last);

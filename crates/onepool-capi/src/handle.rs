@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use crate::arg::{Out, Place};
 use crate::status::{Failure, Status, guard};
+use onepool_core::sync::{read, write};
 
 /// What a handle stands for.
 pub(crate) trait Object: Any + Send + Sync {
@@ -46,7 +47,7 @@ impl Handle {
 
     /// What the handle stands for.
     pub(crate) fn get<T: Object>(self, argument: &str) -> Result<Arc<T>, Failure> {
-        let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+        let table = read(&TABLE);
         let entry = table.get(&self.0.addr()).ok_or_else(|| self.unknown::<T>(argument))?;
         let object = Arc::clone(&entry.object);
         object.downcast().map_err(|_| wrong::<T>(argument, entry.kind))
@@ -54,7 +55,7 @@ impl Handle {
 
     /// Forgets the handle; gives what it stood for.
     pub(crate) fn take<T: Object>(self, argument: &str) -> Result<Arc<T>, Failure> {
-        let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = write(&TABLE);
         let entry = table.get(&self.0.addr()).ok_or_else(|| self.unknown::<T>(argument))?;
         let object = Arc::clone(&entry.object).downcast().map_err(|_| wrong::<T>(argument, entry.kind))?;
         table.remove(&self.0.addr());
@@ -78,7 +79,7 @@ fn wrong<T: Object>(argument: &str, kind: &str) -> Failure {
 pub(crate) fn publish<T: Object>(object: T, place: Place<Handle>) {
     let number = NEXT.fetch_add(STEP, Ordering::Relaxed);
     let entry = Entry { kind: T::KIND, object: Arc::new(object) };
-    TABLE.write().unwrap_or_else(PoisonError::into_inner).insert(number, entry);
+    write(&TABLE).insert(number, entry);
     place.set(Handle(std::ptr::without_provenance_mut(number)));
 }
 
@@ -95,7 +96,7 @@ pub(crate) fn free<T: Object>(handle: Handle, argument: &str) -> Status {
 pub unsafe extern "C" fn onepool_live_handles(count: Out<usize>) -> Status {
     guard(|| {
         let count = count.place("count")?;
-        count.set(TABLE.read().unwrap_or_else(PoisonError::into_inner).len());
+        count.set(read(&TABLE).len());
         Ok(())
     })
 }

@@ -1,7 +1,7 @@
 //! Runs: what ends them early, and `onepool_run`, a run on a thread of its own.
 
 use std::ffi::{c_char, c_void};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use crate::cancel::options;
 use crate::handle::{Handle, Object, free, publish};
 use crate::status::{Failure, Status, caught, guard};
 use crate::types::RunOptions;
+use onepool_core::sync::{lock, wait, wait_timeout};
 
 /// `ONEPOOL_FOREVER`.
 pub const FOREVER: u64 = u64::MAX;
@@ -47,7 +48,7 @@ struct Over {
 
 impl Progress {
     fn lock(&self) -> MutexGuard<'_, Over> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn end(&self, result: Result<(), Failure>) {
@@ -69,13 +70,13 @@ impl Progress {
                 return Err(Failure::new(Status::Busy, message));
             }
             over = match end {
-                None => self.over.wait(over).unwrap_or_else(PoisonError::into_inner),
+                None => wait(&self.over, over),
                 Some(end) => {
                     let left = end.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return Err(Failure::new(Status::Timeout, "the run is not over yet"));
                     }
-                    self.over.wait_timeout(over, left).unwrap_or_else(PoisonError::into_inner).0
+                    wait_timeout(&self.over, over, left)
                 }
             };
         }

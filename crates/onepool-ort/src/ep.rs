@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
@@ -26,6 +26,7 @@ use crate::model::{Weights, Writer};
 use crate::options::{ContextModel, EP_NAME, Options};
 use crate::part::{Part, Port};
 use crate::{stats, types};
+use onepool_core::sync::lock;
 
 /// The provider of one session. onnxruntime sees its first field.
 #[repr(C)]
@@ -57,7 +58,7 @@ static OPEN: Mutex<Option<HashMap<Opened, Context>>> = Mutex::new(None);
 /// Opens a device, or gives the one that another session opened: they share its memory and kernels.
 fn open(selector: &str, options: &Options) -> Result<Context, Failure> {
     let key = (selector.to_owned(), options.threads, options.cache.clone());
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = lock(&OPEN);
     let open = open.get_or_insert_default();
     if let Some(context) = open.get(&key) {
         return Ok(context.clone());
@@ -71,7 +72,7 @@ fn open(selector: &str, options: &Options) -> Result<Context, Failure> {
 
 /// Lets go of all devices; sessions that live keep theirs.
 pub(crate) fn close_devices() {
-    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let open = lock(&OPEN).take();
     drop(open);
 }
 

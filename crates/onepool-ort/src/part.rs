@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use onepool::device::Lent;
 use onepool::memory::import::ReadWrite;
@@ -21,6 +21,7 @@ use crate::host::{Kernel, Place};
 use crate::options::Options;
 use crate::stats::{self, Moved};
 use crate::types;
+use onepool_core::sync::lock;
 
 /// The most sets of shapes that idle bindings are kept for.
 const MOST_SHAPES: usize = 16;
@@ -109,7 +110,7 @@ impl Part {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Shapes, Vec<Bound>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.idle)
     }
 
     fn keep(&self, shapes: Shapes, bound: Bound) {

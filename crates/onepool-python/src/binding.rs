@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use onepool::plan::Plan;
 use onepool::session::{RunOptions, SessionError};
 use onepool::{DType, HostRegion, TensorInfo};
+use onepool_core::sync::get_mut;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
@@ -327,7 +328,7 @@ impl Binding {
 
 impl Drop for Binding {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let state = get_mut(&mut self.state);
         if let Some(bound) = state.take() {
             // After the end of the interpreter its objects are no one's.
             let mut last = Some(bound);

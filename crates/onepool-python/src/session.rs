@@ -1,7 +1,7 @@
 //! Models made ready on devices.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use onepool::backend::ContextDesc;
 use onepool::plan::Precision;
@@ -14,6 +14,7 @@ use crate::binding::{Binding, Lending};
 use crate::errors::{Class, raised};
 use crate::run::{Cancel, Verdicts, options};
 use crate::shared::Shared;
+use onepool_core::sync::lock;
 
 /// A model made ready on devices.
 #[pyclass(frozen, module = "onepool._onepool")]
@@ -22,7 +23,7 @@ pub(crate) struct Session(Mutex<Option<Arc<Shared>>>);
 
 impl Session {
     fn shared(&self, py: Python<'_>) -> PyResult<Arc<Shared>> {
-        let shared = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let shared = lock(&self.0).clone();
         shared.ok_or_else(|| Class::Closed.says(py, "the session is closed"))
     }
 }
@@ -122,13 +123,13 @@ impl Session {
     }
 
     fn close(&self, py: Python<'_>) {
-        let shared = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let shared = lock(&self.0).take();
         py.detach(|| drop(shared));
     }
 
     #[getter]
     fn closed(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        lock(&self.0).is_none()
     }
 }
 

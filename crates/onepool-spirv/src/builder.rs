@@ -89,6 +89,8 @@ struct Types {
     /// What is computed with in one lane, and as what it is stored.
     lane: u32,
     stored: u32,
+    /// One lane or a vector as it is stored.
+    stored_value: u32,
     uvec3: u32,
     /// What is computed with: one lane or a vector, and what belongs to it.
     value: u32,
@@ -96,9 +98,9 @@ struct Types {
     value_test: u32,
     buffer_stored: u32,
     buffer_value: u32,
-    /// A byte of outputs, where the layout has those.
-    byte: u32,
-    buffer_byte: u32,
+    /// A byte of outputs for each lane, where the layout has those.
+    bytes: u32,
+    buffer_bytes: u32,
     param_uint: u32,
     image: u32,
     sampled: u32,
@@ -130,13 +132,19 @@ impl Kernel {
             }
             false => (0, 0),
         };
-        let (byte, buffer_byte) = match layout.tests {
+        let of_lanes = |b: &mut Builder, one: u32| match layout.lanes {
+            1 => one,
+            lanes => b.type_vector(one, lanes),
+        };
+        let (bytes, buffer_bytes) = match layout.tests {
             true => {
                 let byte = byte_type(&mut b, layout.element);
-                (byte, b.type_pointer(None, StorageClass::StorageBuffer, byte))
+                let bytes = of_lanes(&mut b, byte);
+                (bytes, b.type_pointer(None, StorageClass::StorageBuffer, bytes))
             }
             false => (0, 0),
         };
+        let stored_value = of_lanes(&mut b, stored);
         let types = Types {
             void,
             boolean,
@@ -149,12 +157,10 @@ impl Kernel {
             value_bits,
             value_test,
             buffer_stored: b.type_pointer(None, StorageClass::StorageBuffer, stored),
-            buffer_value: match layout.lanes {
-                4 => b.type_pointer(None, StorageClass::StorageBuffer, value),
-                _ => b.type_pointer(None, StorageClass::StorageBuffer, stored),
-            },
-            byte,
-            buffer_byte,
+            stored_value,
+            buffer_value: b.type_pointer(None, StorageClass::StorageBuffer, stored_value),
+            bytes,
+            buffer_bytes,
             param_uint: b.type_pointer(None, StorageClass::PushConstant, uint),
             image,
             sampled,
@@ -261,15 +267,12 @@ impl Kernel {
         }
         for (at, output) in desc.outputs().iter().enumerate() {
             if let Binding::Buffer { id, .. } = self.bindings[desc.inputs().len() + at] {
-                let (pointer, stored) = match layout.tests {
-                    true => (self.types.buffer_byte, self.types.byte),
-                    false => (self.types.buffer_value, self.types.stored),
+                let value = values[output.index()];
+                let (pointer, value) = match layout.tests {
+                    true => (self.types.buffer_bytes, self.bytes(value)),
+                    false => (self.types.buffer_value, self.converted(value, self.types.stored_value)),
                 };
                 let place = self.element(pointer, id, i);
-                let value = match layout.tests {
-                    true => self.byte(values[output.index()]),
-                    false => self.converted(values[output.index()], stored),
-                };
                 self.plain(Op::Store, &[place, value]);
             }
         }
@@ -277,16 +280,16 @@ impl Kernel {
         Ok(())
     }
 
-    /// 1 where a lane is not 0, as a byte.
-    fn byte(&mut self, value: u32) -> u32 {
+    /// 1 where a lane is not 0, as bytes.
+    fn bytes(&mut self, value: u32) -> u32 {
         let zero = self.number(0.0);
         let holds = self.compare(CompareOp::NotEqual, value, zero);
-        let (one, zero) = (self.uint(1), self.uint(0));
-        let word = self.op(Op::Select, self.types.uint, &[holds, one, zero]);
-        self.op(Op::UConvert, self.types.byte, &[word])
+        let (one, zero) = (self.bits(1), self.bits(0));
+        let words = self.op(Op::Select, self.types.value_bits, &[holds, one, zero]);
+        self.op(Op::UConvert, self.types.bytes, &[words])
     }
 
-    /// A lane as it is stored, or what is stored as a lane.
+    /// Lanes as they are stored, or what is stored as lanes.
     fn converted(&mut self, value: u32, to: u32) -> u32 {
         if self.types.lane == self.types.stored {
             return value;
@@ -342,7 +345,8 @@ impl Kernel {
                     }
                     Binding::Buffer { id, vectors: true } => {
                         let place = self.element(self.types.buffer_value, id, index);
-                        self.op(Op::Load, self.types.value, &[place])
+                        let stored = self.op(Op::Load, self.types.stored_value, &[place]);
+                        self.converted(stored, self.types.value)
                     }
                     Binding::Buffer { id, vectors: false } => {
                         let one = self.one(id, index);
@@ -613,9 +617,13 @@ fn bindings(b: &mut Builder, types: &Types, desc: &PointwiseDesc, layout: &Kerne
     let ones = block(b, types.stored, bytes);
     let values = match layout.lanes {
         1 => ones,
-        lanes => block(b, types.value, bytes * lanes),
+        lanes => block(b, types.stored_value, bytes * lanes),
     };
-    let bools = if layout.tests { block(b, types.byte, 1) } else { ones };
+    // One array type has one stride.
+    let bools = match layout.tests && types.bytes != types.stored_value {
+        true => block(b, types.bytes, layout.lanes),
+        false => values,
+    };
     let view = match types.sampled {
         0 => 0,
         sampled => b.type_pointer(None, StorageClass::UniformConstant, sampled),

@@ -69,7 +69,7 @@ pub struct KernelLayout {
     pub lanes: u32,
     /// Whether vectors are read through RGBA32F texel views.
     pub texels: bool,
-    /// Whether outputs are bytes, 1 where the value is not 0; of kernels of one lane.
+    /// Whether outputs are bytes, 1 where the value is not 0.
     pub tests: bool,
     /// How each input is read.
     pub inputs: Vec<Fetch>,
@@ -107,7 +107,7 @@ impl KernelLayout {
         if terms.len() != desc.inputs().len() {
             return wrong("inputs", terms.len(), desc.inputs().len());
         }
-        let lanes = if element == ScalarType::F32 && len.is_multiple_of(4) { 4 } else { 1 };
+        let lanes = if element.bytes() <= 4 && len.is_multiple_of(4) { 4 } else { 1 };
         let (mut inputs, mut words) = (Vec::new(), Vec::new());
         for (input, (indexing, terms)) in desc.inputs().iter().zip(terms).enumerate() {
             if *indexing == Indexing::Full {
@@ -134,16 +134,16 @@ impl KernelLayout {
         })
     }
 
-    /// The same layout with vectors read through texel views.
+    /// The same layout with vectors read through texel views, where its elements have those.
     pub fn with_texels(self) -> Self {
-        KernelLayout { texels: self.lanes == 4, ..self }
+        KernelLayout { texels: self.lanes == 4 && self.element == ScalarType::F32, ..self }
     }
 }
 
 impl Walked {
-    /// The same for outputs that are bytes, of a kernel of `len` elements whose inputs are full.
-    pub fn with_tests(self, len: u32) -> Self {
-        Walked { layout: KernelLayout { lanes: 1, tests: true, ..self.layout }, items: len, ..self }
+    /// The same for outputs that are bytes.
+    pub fn with_tests(self) -> Self {
+        Walked { layout: KernelLayout { tests: true, ..self.layout }, ..self }
     }
 }
 

@@ -333,7 +333,9 @@ impl<'c> Target<'c> {
         };
         let groups = grid_1d(n as u64, local, lower.device().limits.max_groups[0]);
         let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
-        lower.dispatch(kernel, &spec, &args, &params, groups)
+        lower.dispatch(kernel, &spec, &args, &params, groups)?;
+        writes_quads(lower, whole, self.dtype);
+        Ok(())
     }
 
     /// Tiles in workgroup memory.
@@ -356,7 +358,16 @@ impl<'c> Target<'c> {
         let params = product_params(c, self.activation)?;
         let groups = [plane.div_ceil(tile), c.oc.div_ceil(tile), batch].map(|g| g as u32);
         let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
-        lower.dispatch(kernel, &spec, &args, &params, groups)
+        lower.dispatch(kernel, &spec, &args, &params, groups)?;
+        writes_quads(lower, variant.out4, self.dtype);
+        Ok(())
+    }
+}
+
+/// What the last step writes: `quads` of elements of float32 fill lines, those of halves and single elements do not.
+fn writes_quads(lower: &mut Lowering<'_>, quads: bool, dtype: DType) {
+    if quads && dtype == DType::F32 {
+        lower.writes_in_order(4 * dtype.bytes());
     }
 }
 
@@ -462,6 +473,7 @@ fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result
     let groups = grid_1d(n as u64, local, lower.device().limits.max_groups[0]);
     let args = [Operand::Input(0), weights, target.bias(), Operand::Output(0)];
     lower.dispatch(kernel, &spec, &args, &params, groups)?;
+    writes_quads(lower, out4, target.dtype);
     Ok(true)
 }
 

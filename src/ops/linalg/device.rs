@@ -312,6 +312,13 @@ impl Product {
         self.over_texels(kernel, &spec, [a, b], [rows, cols], lower)
     }
 
+    /// Says of the last step that it writes whole quads of rows: those of float32 fill lines.
+    pub(super) fn writes_quads(&self, lower: &mut Lowering<'_>) {
+        if self.n.is_multiple_of(4) && self.dtype == DType::F32 {
+            lower.writes_in_order(4 * self.dtype.bytes());
+        }
+    }
+
     /// Emits the row kernel for every regular part of the batch.
     fn over_texels(
         &self,
@@ -351,6 +358,7 @@ impl Product {
             };
             let args = [a.operand, b.operand, c, self.y];
             lower.dispatch_1d(kernel, spec, &args, &params, count)?;
+            self.writes_quads(lower);
             if std::mem::replace(&mut joined, true) {
                 lower.no_barrier();
             }
@@ -483,6 +491,7 @@ impl Product {
             let groups = [self.n.div_ceil(tile), self.m.div_ceil(tile), batch.count].map(|g| g as u32);
             let args = [self.a.operand, self.b.operand, c, self.y];
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
+            self.writes_quads(lower);
             if std::mem::replace(&mut joined, true) {
                 lower.no_barrier();
             }

@@ -2,11 +2,15 @@
 
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::codes::strided_copy::MAX_RANK;
+use crate::kernel::codes::transpose_tile::{MAX_OUTER, TILE};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel, Unit};
 use crate::ops::strided::Nest;
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, par};
 use crate::shape::Shape;
+
+/// The shortest side of a block that is moved by tiles.
+const LEAST_SIDE: usize = 8;
 
 /// Below this many elements one thread is faster.
 const PARALLEL_ELEMENTS: usize = 1 << 15;
@@ -255,6 +259,11 @@ fn dispatch(
         dst_offset /= 2;
         bytes *= 2;
     }
+    let block = Block { dims, src_strides: src, dst_strides: dst, src_offset, dst_offset };
+    if dispatch_tiles(lower, &block, [source, to], bytes)? {
+        return Ok(());
+    }
+    let Block { dims, src_strides: src, dst_strides: dst, src_offset, dst_offset } = block;
     if dims.len() > MAX_RANK {
         return Err(OpError::unsupported(format!(
             "a block of {} dimensions, the kernel walks {MAX_RANK}",
@@ -277,7 +286,52 @@ fn dispatch(
         p.dst_strides[d] = signed_word(dst[d])?;
     }
     let rank = [(spec::strided_copy::RANK, dims.len() as u32)];
-    lower.dispatch_1d(kernel, &rank, &[source, to], &p, n)
+    lower.dispatch_1d(kernel, &rank, &[source, to], &p, n)?;
+    if dst.last() == Some(&1) {
+        lower.writes_in_order(bytes);
+    }
+    Ok(())
+}
+
+/// Emits a transpose by tiles, where that is what `block` is and the device gains by it.
+fn dispatch_tiles(
+    lower: &mut Lowering<'_>,
+    block: &Block,
+    args: [Operand; 2],
+    bytes: usize,
+) -> Result<bool, OpError> {
+    let Block { dims, src_strides: src, dst_strides: dst, .. } = block;
+    let contiguous = |strides: &[isize]| (0..dims.len()).find(|d| strides[*d] == 1 && dims[*d] >= LEAST_SIDE);
+    let (Some(across), Some(down)) = (contiguous(src), contiguous(dst)) else { return Ok(false) };
+    let outer: Vec<usize> = (0..dims.len()).filter(|d| *d != across && *d != down).collect();
+    let is_transpose = across != down && outer.len() <= MAX_OUTER && bytes <= 8;
+    if !is_transpose || !lower.grouped(TILE * TILE) {
+        return Ok(false);
+    }
+    let tiles: usize = dims[across].div_ceil(TILE) * dims[down].div_ceil(TILE);
+    let n = tiles * outer.iter().map(|d| dims[*d]).product::<usize>();
+    let mut p = params::TransposeTile {
+        outer: [1; MAX_OUTER],
+        outer_src: [0; MAX_OUTER],
+        outer_dst: [0; MAX_OUTER],
+        across: word(dims[across])?,
+        down: word(dims[down])?,
+        src_step: signed_word(src[down])?,
+        dst_step: signed_word(dst[across])?,
+        src_offset: signed_word(block.src_offset as isize)?,
+        dst_offset: signed_word(block.dst_offset as isize)?,
+        n: word(n)?,
+    };
+    for (at, d) in outer.into_iter().enumerate() {
+        p.outer[at] = word(dims[d])?;
+        p.outer_src[at] = signed_word(src[d])?;
+        p.outer_dst[at] = signed_word(dst[d])?;
+    }
+    let kernel = variants::TransposeTile { t: Unit::Bytes(bytes) }.id()?;
+    lower.dispatch_rows(kernel, &[], &args, &p, n, true)?;
+    // A tile's line of words is one of the bus.
+    lower.writes_in_order(2 * bytes);
+    Ok(true)
 }
 
 /// A number of elements as the kernels take it.

@@ -75,3 +75,41 @@ impl Operator for Transpose {
 
     moves!();
 }
+
+#[cfg(all(test, feature = "vulkan"))]
+mod tests {
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::ops::test_util::{tensor_of, values};
+    use crate::ops::testing::{Check, as_is, no_texels};
+
+    #[test]
+    fn devices_move_by_elements_and_by_tiles() {
+        let cases: [(&[usize], &[i64]); 7] = [
+            (&[33, 70], &[1, 0]),
+            (&[3, 40, 9], &[0, 2, 1]),
+            (&[9, 2, 3, 41], &[3, 1, 2, 0]),
+            (&[8, 3, 2, 2, 3, 8], &[5, 3, 1, 4, 2, 0]),
+            (&[2, 34, 5, 8], &[0, 2, 1, 3]),
+            (&[4, 300, 3], &[0, 2, 1]),
+            (&[2, 2, 2, 2, 2, 2, 9, 9], &[7, 0, 2, 4, 1, 3, 5, 6]),
+        ];
+        for (shape, perm) in cases {
+            let op = Transpose { perm: Some(perm.to_vec()) };
+            let values = values(shape.iter().product(), 3);
+            let inputs = [
+                tensor_of(shape, &values, |v| v),
+                tensor_of(shape, &values, half::f16::from_f32),
+                tensor_of(shape, &values, |v| (v * 100.0) as i8),
+                tensor_of(shape, &values, |v| (v * 1e12) as i64),
+            ];
+            for x in inputs {
+                for change in [as_is, no_texels] {
+                    Check::new(&op, &[Some(x.clone())]).pretend(change).run();
+                }
+            }
+        }
+        let empty = Tensor::new([0, 40], &[0f32; 0]).unwrap();
+        Check::new(&Transpose { perm: None }, &[Some(empty)]).pretend(no_texels).run();
+    }
+}

@@ -4,9 +4,15 @@ use super::Along;
 use super::rows::RowNorm;
 use crate::dtype::DType;
 use crate::kernel::codes::row_norm_texels::Affine;
+use crate::kernel::codes::softmax_wide::{HELD, MOST_LANES};
 use crate::kernel::codes::{softmax, stats};
 use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand};
+
+/// The fewest invocations that do one vector.
+const LEAST_TEAM: usize = 8;
+/// Invocations of a work-group, where vectors need no more.
+const GROUP: usize = 256;
 
 /// Kernels index with 32 bits.
 pub(super) fn check_len(elements: usize) -> Result<u32, OpError> {
@@ -54,6 +60,9 @@ pub(super) fn rows(
     if !same || !plain {
         return Err(OpError::unsupported("no device kernel for mixed types"));
     }
+    if !outer_epsilon && row_wide(cx, norm, places, lower)? {
+        return Ok(());
+    }
     let kernel = variants::RowNorm { t: dtype, grouped }.id()?;
     let spec = [
         (spec::row_norm::CENTER, u32::from(norm.center)),
@@ -75,7 +84,11 @@ pub(super) fn rows(
         affine_run: norm.affine.run.max(1) as u32,
         epsilon: norm.epsilon,
     };
-    lower.dispatch_rows(kernel, &spec, &row_args(cx), &params, norm.rows, grouped)
+    lower.dispatch_rows(kernel, &spec, &row_args(cx), &params, norm.rows, grouped)?;
+    if grouped {
+        lower.writes_in_order(dtype.bytes());
+    }
+    Ok(())
 }
 
 /// The arguments of a kernel for rows.
@@ -96,6 +109,41 @@ fn row_args(cx: &OpCx) -> [Operand; 6] {
 fn stats_code(cx: &OpCx) -> u32 {
     let wanted = |output: usize, bit: usize| if cx.outputs().len() > output { bit } else { 0 };
     (wanted(1, stats::MEANS) | wanted(2, stats::INVERSES)) as u32
+}
+
+/// Invocations that do `rows` vectors of `len` elements, whole fours of them, in teams that hold them: how many are in
+/// a team and in a work-group, and how many work-groups. `None` where a device has none or gains nothing by it.
+fn teams(lower: &Lowering<'_>, len: usize, rows: usize) -> Option<[usize; 3]> {
+    let limits = &lower.device().limits;
+    let most = MOST_LANES.min(limits.max_group_items as usize).min(limits.max_group_size[0] as usize);
+    let team = len.div_ceil(4 * HELD).next_power_of_two().max(LEAST_TEAM);
+    let local = team.max(GROUP.min(most));
+    let fits = len.is_multiple_of(4) && lower.grouped(len) && team <= most;
+    fits.then(|| [team, local, rows.div_ceil(local / team)])
+}
+
+/// Emits the normalization of contiguous rows that teams hold, where the device gains by that.
+fn row_wide(cx: &OpCx, norm: &RowNorm, places: &Places, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
+    let by_element = norm.affine.run == 1 && norm.affine.stride == 0;
+    let Some([team, local, groups]) = teams(lower, norm.len, norm.rows) else { return Ok(false) };
+    if *places != Places::dense(norm.len) || !(by_element || !cx.has(1) && !cx.has(2)) {
+        return Ok(false);
+    }
+    let dtype = cx.dtype(0)?;
+    let spec = [
+        (spec::row_norm_wide::LOCAL_SIZE_X, local as u32),
+        (spec::row_norm_wide::CENTER, u32::from(norm.center)),
+        (spec::row_norm_wide::SCALED, u32::from(cx.has(1))),
+        (spec::row_norm_wide::BIASED, u32::from(cx.has(2))),
+        (spec::row_norm_wide::STATS, stats_code(cx)),
+        (spec::row_norm_wide::TEAM, team as u32),
+    ];
+    let quads = (norm.len / 4) as u32;
+    let params = params::RowNormWide { rows: norm.rows as u32, quads, epsilon: norm.epsilon };
+    let kernel = variants::RowNormWide { t: dtype }.id()?;
+    lower.dispatch_rows(kernel, &spec, &row_args(cx), &params, groups, true)?;
+    lower.writes_in_order(4 * dtype.bytes());
+    Ok(true)
 }
 
 /// Emits the normalization of rows of whole texels, where the device gains by that.
@@ -147,6 +195,20 @@ pub(super) fn vectors(
         let spec = [(spec::softmax_texels::LOGARITHM, u32::from(kind == softmax::Kind::Log))];
         return lower.dispatch_1d(id::SOFTMAX_TEXELS, &spec, &args, &params, along.outer);
     }
+    let teams = teams(lower, along.len, along.outer).filter(|_| along.inner == 1 && soft);
+    if let Some([team, local, groups]) = teams {
+        let params = params::SoftmaxWide { rows: along.outer as u32, quads: (along.len / 4) as u32 };
+        let spec = [
+            (spec::softmax_wide::LOCAL_SIZE_X, local as u32),
+            (spec::softmax_wide::TEAM, team as u32),
+            (spec::softmax_wide::LOGARITHM, u32::from(kind == softmax::Kind::Log)),
+        ];
+        let dtype = cx.dtype(0)?;
+        let kernel = variants::SoftmaxWide { t: dtype }.id()?;
+        lower.dispatch_rows(kernel, &spec, &[Operand::Input(0), to], &params, groups, true)?;
+        lower.writes_in_order(4 * dtype.bytes());
+        return Ok(());
+    }
     // Neighbouring vectors of an inner axis are best left to neighbouring invocations.
     let grouped = along.inner == 1 && lower.grouped(along.len);
     let kernel = variants::Softmax { t: cx.dtype(0)?, grouped }.id()?;
@@ -185,6 +247,7 @@ mod tests {
         check(&layer(-1, true), &[&[9, 36], &[36], &[36]], 3);
         check(&layer(-1, false), &[&[9, 36], &[36]], 1);
         check(&layer(-1, false), &[&[2, 9, 300], &[300]], 1);
+        check(&layer(-1, true), &[&[2, 3, 1000], &[1000], &[1000]], 3);
         let group = |groups, scale| GroupNormalization { groups: Some(groups), epsilon: 1e-3, scale };
         check(&group(2, GroupScale::Channel), &[&[2, 6, 5, 3], &[6], &[6]], 1);
         check(&group(3, GroupScale::Group), &[&[2, 6, 7, 11], &[3], &[3]], 1);
@@ -203,6 +266,7 @@ mod tests {
             for (axis, flatten) in [(-1, false), (1, false), (1, true)] {
                 check(&Softmax { kind, axis, flatten }, &[&[3, 5, 130]], 1);
                 check(&Softmax { kind, axis, flatten }, &[&[2, 9, 36]], 1);
+                check(&Softmax { kind, axis, flatten }, &[&[2, 5, 1000]], 1);
             }
         }
         for (axis, p) in [(-1, 1), (-1, 2), (0, 2)] {
@@ -250,7 +314,13 @@ mod tests {
         let op = GroupNormalization::instance(1e-5);
         let inputs = [half(&[1, 3, 90], 1), half(&[3], 2), half(&[3], 3)];
         let soft = Softmax { kind: SoftmaxKind::Soft, axis: -1, flatten: false };
+        let rows = [half(&[3, 148], 4)];
+        let layer =
+            LayerNormalization { axis: -1, epsilon: 1e-5, center: true, stash: crate::dtype::DType::F32 };
+        let scaled = [half(&[3, 148], 4), half(&[148], 5), half(&[148], 6)];
         for change in [as_is, no_texels] {
+            Check::new(&soft, &rows).pretend(change).tolerance(2e-3).run();
+            Check::new(&layer, &scaled).pretend(change).tolerance(4e-3).run();
             Check::new(&op, &inputs).pretend(change).tolerance(4e-3).run();
             Check::new(&soft, &inputs[..1]).pretend(change).tolerance(2e-3).run();
         }

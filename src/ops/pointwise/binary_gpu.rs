@@ -102,7 +102,9 @@ pub(super) fn arithmetic(
     let (sizes, a_strides, b_strides) = (walk.sizes, walk.strides[left], walk.strides[right]);
     let params = params::Binary { n, count: count.unwrap_or(1) as f32, sizes, a_strides, b_strides };
     let operands = [[a, b][left].0, [a, b][right].0, y.0];
-    lower.dispatch_1d(kernel, &constants, &operands, &params, n as usize)
+    lower.dispatch_1d(kernel, &constants, &operands, &params, n as usize)?;
+    lower.writes_in_order(dtype.bytes());
+    Ok(())
 }
 
 /// Emits `y = a op b` as `bool`.
@@ -165,5 +167,7 @@ pub(super) fn select(
     let [c_strides, a_strides, b_strides] = walk.strides;
     let params = params::Select { n: walk.n, sizes: walk.sizes, c_strides, a_strides, b_strides };
     let constants = [(spec::select::RANK, walk.nest.rank() as u32)];
-    lower.dispatch_1d(kernel, &constants, &[condition.0, a.0, b.0, y.0], &params, walk.n as usize)
+    lower.dispatch_1d(kernel, &constants, &[condition.0, a.0, b.0, y.0], &params, walk.n as usize)?;
+    lower.writes_in_order(bytes);
+    Ok(())
 }

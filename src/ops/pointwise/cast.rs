@@ -181,7 +181,9 @@ fn dispatch_as(
     let kernel = variants::Cast { s: from, d: to }.id()?;
     let params = params::Cast { n: u32::try_from(n).map_err(|_| fail())? };
     let constants = [(spec::cast::BOUNDED, u32::from(bounded))];
-    lower.dispatch_1d(kernel, &constants, &[x, y], &params, n)
+    lower.dispatch_1d(kernel, &constants, &[x, y], &params, n)?;
+    lower.writes_in_order(to.bytes());
+    Ok(())
 }
 
 type Convert = Box<dyn Fn(&mut NativeArgs<'_, '_>, usize, usize) -> Result<(), KernelError> + Send + Sync>;

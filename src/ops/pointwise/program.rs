@@ -113,6 +113,11 @@ fn shared(
     Ok(source)
 }
 
+/// The specialization constant that is the size of a work-group.
+const LOCAL_SIZE_ID: u32 = 0;
+/// Invocations of a work-group where a device runs them in parallel: fewer groups to begin.
+const LARGE_GROUP: u32 = 256;
+
 /// The elements of kernels over `dtype`; `None` where there are none.
 pub(super) fn element(dtype: DType) -> Option<ScalarType> {
     Some(match dtype {
@@ -168,15 +173,25 @@ impl Dispatch<'_> {
         let len = u32::try_from(self.len)
             .map_err(|_| OpError::unsupported(format!("{} elements on a device", self.len)))?;
         let walked = KernelLayout::of(self.desc, self.element, len, self.terms).map_err(unsupported)?;
-        let walked = if self.tests { walked.with_tests(len) } else { walked };
+        let walked = if self.tests { walked.with_tests() } else { walked };
         let layout = match lower.texels(self.len, self.len) {
             true => walked.layout.with_texels(),
             false => walked.layout,
         };
         let source = source(&layout)?;
-        let local = source.spirv().map_or(1, |(_, reflection)| reflection.local_size[0]);
-        let groups = grid_1d(walked.items.into(), local, lower.device().limits.max_groups[0]);
-        lower.dispatch_module(source, walked.spec, args, walked.items.to_ne_bytes().to_vec(), groups);
+        let limits = &lower.device().limits;
+        let mut local = source.spirv().map_or(1, |(_, reflection)| reflection.local_size[0]);
+        let mut spec = walked.spec;
+        if !lower.device().prefers_texels
+            && limits.max_group_items.min(limits.max_group_size[0]) >= LARGE_GROUP
+        {
+            local = LARGE_GROUP;
+            spec.push((LOCAL_SIZE_ID, local));
+        }
+        let groups = grid_1d(walked.items.into(), local, limits.max_groups[0]);
+        lower.dispatch_module(source, spec, args, walked.items.to_ne_bytes().to_vec(), groups);
+        let element = if self.tests { 1 } else { self.element.bytes() };
+        lower.writes_in_order((layout.lanes * element) as usize);
         Ok(())
     }
 }

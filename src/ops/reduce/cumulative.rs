@@ -130,12 +130,17 @@ impl Operator for Cumulative {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        /// Lines that fill a device when each is left to one invocation.
+        /// Lines that fill a device when each is left to one invocation, where neighbours read neighbours.
         const MANY_LINES: usize = 8192;
+        /// Elements that occupy the larger work-group.
+        const LONG_LINE: usize = 512;
         let Along { outer, len, inner } = self.along(cx)?;
         let lines = outer * inner;
-        let grouped = lines < MANY_LINES && lower.grouped(len);
-        let kernel = variants::Cumulative { t: cx.dtype(0)?, grouped }.id()?;
+        let grouped = (inner == 1 || lines < MANY_LINES) && lower.grouped(len);
+        let dtype = cx.dtype(0)?;
+        let wide = grouped && inner == 1 && len.is_multiple_of(4) && len >= LONG_LINE;
+        let wide = wide && matches!(dtype, DType::F32 | DType::F16 | DType::I32);
+        let kernel = variants::Cumulative { t: dtype, grouped, wide }.id()?;
         if lines * len == 0 {
             return Ok(());
         }
@@ -147,7 +152,11 @@ impl Operator for Cumulative {
             (spec::cumulative::REVERSE, u32::from(self.reverse)),
         ];
         let args = [Operand::Input(0), Operand::Output(0)];
-        lower.dispatch_rows(kernel, &constants, &args, &p, lines, grouped)
+        lower.dispatch_rows(kernel, &constants, &args, &p, lines, grouped)?;
+        if wide {
+            lower.writes_in_order(4 * dtype.bytes());
+        }
+        Ok(())
     }
 }
 
@@ -161,7 +170,9 @@ mod tests {
 
     #[test]
     fn devices_add_and_multiply_as_the_cpu_does() {
-        for (shape, axis) in [(vec![3, 7, 5], 1i64), (vec![3, 1100], -1), (vec![70, 3], 0), (vec![513], 0)] {
+        for (shape, axis) in
+            [(vec![3, 7, 5], 1i64), (vec![3, 1100], -1), (vec![70, 3], 0), (vec![513], 0), (vec![2, 1148], 1)]
+        {
             for bits in 0..8 {
                 let [product, exclusive, reverse] = [1, 2, 4].map(|b| bits & b != 0);
                 let op = Cumulative { product, exclusive, reverse };

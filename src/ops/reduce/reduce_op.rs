@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::codes::reduce::{Combine, Finish, MAX_RANK, Map};
+use crate::kernel::codes::reduce::{Combine, Finish, GROUP, MAX_RANK, Map};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::{signed_strides, word};
@@ -16,10 +16,34 @@ use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, O
 use crate::shape::{Shape, normalize_axis};
 use crate::simd::wide;
 
-/// Fewer results than this leave a device idle: long rows are then cut in two stages.
-const FEW_RESULTS: usize = 4096;
-/// Rows shorter than this are not worth a second stage.
-const LONG_ROW: usize = 2048;
+/// When long rows are cut in two stages.
+struct Cut {
+    /// Fewer results than this leave a device idle.
+    few: usize,
+    /// Rows shorter than this are not worth a second stage.
+    long: usize,
+    /// The most parts of a row.
+    parts: usize,
+}
+
+impl Cut {
+    /// For `n` results, each done by an invocation or, in `groups`, by a team of them.
+    fn of(lower: &Lowering<'_>, n: usize, groups: bool) -> Cut {
+        /// Invocations that keep a large device busy.
+        const MANY: usize = 1 << 18;
+        match (groups, lower.device().prefers_texels) {
+            (true, _) => Cut { few: 1024, long: 8192, parts: 1024 },
+            // Few cores: a second stage costs more than it brings.
+            (false, true) => Cut { few: 4096, long: 2048, parts: 256 },
+            (false, false) => Cut { few: MANY / 2, long: 256, parts: (MANY / n.max(1)).min(256) },
+        }
+    }
+}
+
+/// Fetches of an invocation of a team at least, where a row has so many.
+const FETCHES: usize = 4;
+/// The fewest invocations of a team.
+const LEAST_TEAM: usize = 8;
 
 /// Which reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -207,7 +231,6 @@ impl Operator for Reduce {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let dtype = cx.dtype(0)?;
-        let kernel = variants::Reduce { tx: dtype, ty: dtype }.id()?;
         let (map, combine, finish) = self.kind.steps();
         let exponentials = combine == Combine::LogSumExp;
         if !dtype.is_float() && (exponentials || matches!(finish, Finish::Root | Finish::Log)) {
@@ -219,8 +242,12 @@ impl Operator for Reduce {
         }
         let n = kept.elements();
         let row = reduced.sizes().last().copied().unwrap_or(1);
-        let parts = (2..=256).rev().find(|p| row % p == 0).unwrap_or(1);
-        let cut = n < FEW_RESULTS && row >= LONG_ROW && parts > 1 && !exponentials && kept.rank() < MAX_RANK;
+        let limits = Cut::of(lower, n, in_groups(lower, &reduced));
+        let divides = |unit: usize| (2..=limits.parts).rev().find(|p| row.is_multiple_of(p * unit));
+        // Parts of whole vectors are read faster.
+        let parts = divides(8).or_else(|| divides(4)).or_else(|| divides(1)).unwrap_or(1);
+        let cut =
+            n < limits.few && row >= limits.long && parts > 1 && !exponentials && kept.rank() < MAX_RANK;
         let stage = |map: Map, finish: Finish| {
             [
                 (spec::reduce::MAP, map as u32),
@@ -230,20 +257,11 @@ impl Operator for Reduce {
         };
         if !cut {
             let codes = stage(map, finish);
-            return dispatch(
-                lower,
-                kernel,
-                &codes,
-                (Operand::Input(0), Operand::Output(0)),
-                &kept,
-                &reduced,
-                count,
-            );
+            let args = [Operand::Input(0), Operand::Output(0)];
+            return dispatch(lower, (dtype, dtype), &codes, args, [&kept, &reduced], count);
         }
         // First every row in parts, then the parts of each result.
         let between = if dtype == DType::F16 { DType::F32 } else { dtype };
-        let first_kernel = variants::Reduce { tx: dtype, ty: between }.id()?;
-        let total_kernel = variants::Reduce { tx: between, ty: dtype }.id()?;
         let partial = lower.scratch(n * parts * between.bytes());
         let step = reduced.inner_stride(0);
         let mut dims = kept.sizes().to_vec();
@@ -260,21 +278,26 @@ impl Operator for Reduce {
             return Err(OpError::unsupported("a reduction over more dimensions than the kernel walks"));
         }
         let codes = stage(map, Finish::None);
-        dispatch(lower, first_kernel, &codes, (Operand::Input(0), partial), &first, &inner, 1)?;
+        dispatch(lower, (dtype, between), &codes, [Operand::Input(0), partial], [&first, &inner], 1)?;
         let outer = Nest::new(&[n], &[vec![parts as isize]]);
         let rest = Nest::new(&[parts], &[vec![1]]);
         let codes = stage(Map::None, finish);
-        dispatch(lower, total_kernel, &codes, (partial, Operand::Output(0)), &outer, &rest, count)
+        dispatch(lower, (between, dtype), &codes, [partial, Operand::Output(0)], [&outer, &rest], count)
     }
 }
 
+/// Whether a work-group does each result: its elements are contiguous.
+fn in_groups(lower: &Lowering<'_>, reduced: &Nest) -> bool {
+    reduced.inner_stride(0) == 1 && lower.grouped(reduced.sizes().last().copied().unwrap_or(1))
+}
+
+/// Emits the reduction of the blocks `reduced`, each at one of the places `kept`, between elements of types `tx` and `ty`.
 fn dispatch(
     lower: &mut Lowering<'_>,
-    kernel: crate::kernel::KernelId,
+    (tx, ty): (DType, DType),
     codes: &[(u32, u32)],
-    (from, to): (Operand, Operand),
-    kept: &Nest,
-    reduced: &Nest,
+    args: [Operand; 2],
+    [kept, reduced]: [&Nest; 2],
     count: usize,
 ) -> Result<(), OpError> {
     if kept.rank() > MAX_RANK || reduced.rank() > MAX_RANK {
@@ -308,7 +331,23 @@ fn dispatch(
     let mut constants = codes.to_vec();
     constants.push((spec::reduce::KEPT, kept.rank() as u32));
     constants.push((spec::reduce::REDUCED, reduced.rank() as u32));
-    lower.dispatch_1d(kernel, &constants, &[from, to], &p, n)
+    let grouped = in_groups(lower, reduced);
+    let outer_strides = reduced.strides(0).iter().rev().skip(1);
+    // Elements of 16 bytes.
+    let width = 16 / tx.bytes().min(16);
+    let steps = kept.strides(0).iter().chain(outer_strides);
+    let whole =
+        inner.is_multiple_of(width) && steps.into_iter().all(|s| s.unsigned_abs().is_multiple_of(width));
+    let wide = grouped && whole && matches!(tx, DType::F32 | DType::F16 | DType::I32);
+    let kernel = variants::Reduce { tx, ty, grouped, wide }.id()?;
+    // Some fetches for each invocation, and short rows side by side in a work-group.
+    let fetches = if wide { inner / width } else { inner };
+    let team = (fetches / FETCHES).next_power_of_two().clamp(LEAST_TEAM, GROUP);
+    if grouped {
+        constants.push((spec::reduce::TEAM, team as u32));
+    }
+    let rows = if grouped { n.div_ceil(GROUP / team) } else { n };
+    lower.dispatch_rows(kernel, &constants, &args, &p, rows, grouped)
 }
 
 /// An element type as reductions compute with it.
@@ -656,7 +695,7 @@ mod tests {
     use super::*;
     use crate::graph::Tensor;
     use crate::ops::test_util::{tensor, tensor_of, values};
-    use crate::ops::testing::{Check, check_op};
+    use crate::ops::testing::{Check, as_is, check_op, no_texels};
 
     fn reduce_of(kind: ReduceKind, axes: &[i64]) -> Reduce {
         Reduce { kind, axes: Some(axes.to_vec()), keep_dims: true, noop_with_empty_axes: false }
@@ -669,6 +708,53 @@ mod tests {
         for kind in [L1, L2, LogSum, LogSumExp, Max, Mean, Min, Prod, Sum, SumSquare] {
             for axes in [&[2][..], &[0, 1], &[1]] {
                 check_op(&reduce_of(kind, axes), &[Some(x.clone())], 2e-3);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_the_same_by_invocations_and_by_groups() {
+        use ReduceKind::*;
+        // Rows of whole vectors, of others, over an outer dimension too, and few long ones.
+        let cases: [(&[usize], &[i64]); 5] = [
+            (&[3, 5, 64], &[2]),
+            (&[3, 2, 37], &[2]),
+            (&[4, 3, 36], &[0, 2]),
+            (&[2, 3, 33], &[0, 2]),
+            (&[2, 16_384], &[1]),
+        ];
+        for (shape, axes) in cases {
+            for kind in [L1, L2, LogSum, LogSumExp, Max, Mean, Min, Sum, SumSquare] {
+                let count = shape.iter().product();
+                let near = |v: f32| v.abs() + 0.25;
+                let inputs = [
+                    (tensor_of(shape, &values(count, 1), near), 2e-5),
+                    (tensor_of(shape, &values(count, 2), |v| f16::from_f32(near(v))), 4e-3),
+                    (tensor_of(shape, &values(count, 3), |v| (v * 40.0) as i32), 0.0),
+                    (tensor_of(shape, &values(count, 4), |v| (v * 40.0) as i64), 0.0),
+                ];
+                for (x, tolerance) in inputs {
+                    for change in [as_is, no_texels] {
+                        let op = reduce_of(kind, axes);
+                        Check::new(&op, &[Some(x.clone())])
+                            .pretend(change)
+                            .optional()
+                            .tolerance(tolerance)
+                            .run();
+                    }
+                }
+            }
+        }
+        // NaN stays, wherever it lies.
+        for at in [0, 63, 100, 127] {
+            let x = tensor_of(&[2, 128], &values(256, 5), |v| v);
+            let mut bytes = x.to_f32s().unwrap();
+            bytes[at] = f32::NAN;
+            let x = Tensor::new([2, 128], &bytes).unwrap();
+            for kind in [Max, Min] {
+                let y = Check::new(&reduce_of(kind, &[1]), &[Some(x.clone())]).pretend(no_texels).run();
+                let y = y[0].to_f32s().unwrap();
+                assert!(y[0].is_nan() && !y[1].is_nan(), "{kind:?} {y:?}");
             }
         }
     }

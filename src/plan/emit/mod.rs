@@ -15,7 +15,7 @@ use super::segments::Lane;
 use super::{
     Location, NodeReport, Plan, PlanError, PlanReport, PlannedCommand, PlannedConstant, Segment, Space, Work,
 };
-use crate::ops::Cost;
+use crate::ops::{Cost, Lowered};
 use tables::{Constants, Kernels};
 
 /// The plan of lowered, ordered and placed nodes, without barriers and waits between segments.
@@ -87,11 +87,11 @@ impl Emitter<'_> {
             let by_session = matches!(at.lane(), Lane::Session(_));
             self.segments.push(Segment { by_session, ..Segment::new(at.device) });
         }
-        let no_barrier_before = match &at.work {
-            NodeWork::Device(lowered) => Some(&lowered.no_barrier_before),
+        let lowered = match &at.work {
+            NodeWork::Device(lowered) => Some(lowered),
             _ => None,
         };
-        self.push(works, reported, no_barrier_before);
+        self.push(works, reported, lowered);
         self.segment_of[n] = Some(self.segments.len() as u32 - 1);
         self.order_by_control(n);
         Ok(true)
@@ -125,12 +125,20 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Adds commands to the last segment.
-    fn push(&mut self, works: Vec<Work>, node: u32, no_barrier_before: Option<&BTreeSet<usize>>) {
+    /// Adds commands to the last segment, those of `lowered` where a kernel's lowering made them.
+    fn push(&mut self, works: Vec<Work>, node: u32, lowered: Option<&Lowered>) {
         if let Some(segment) = self.segments.last_mut() {
             segment.commands.extend(works.into_iter().enumerate().map(|(i, work)| {
-                let no_barrier_before = no_barrier_before.is_some_and(|j| j.contains(&i));
-                PlannedCommand { barrier: None, work, node, no_barrier_before, full_barrier_before: false }
+                let among =
+                    |steps: fn(&Lowered) -> &BTreeSet<usize>| lowered.is_some_and(|l| steps(l).contains(&i));
+                PlannedCommand {
+                    barrier: None,
+                    node,
+                    no_barrier_before: among(|l| &l.no_barrier_before),
+                    full_barrier_before: false,
+                    writes_lines: among(|l| &l.writes_lines) || !matches!(work, Work::Dispatch { .. }),
+                    work,
+                }
             }));
         }
     }

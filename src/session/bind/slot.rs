@@ -397,6 +397,7 @@ fn request(device: &Device, io: &PlannedIo, source: &Source<'_>, address: u64, a
     Request {
         element_bytes: io.info.dtype.bytes() as u64,
         touches: io.reads.saturating_add(io.writes),
+        scattered: io.scattered,
         ..Request::new(address, bytes, access, window(device, source, address, bytes, access))
     }
 }

@@ -24,6 +24,7 @@ use super::stop::{self, StopArgs};
 use super::table::Table;
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
+use onepool_core::sync::{into_inner, lock};
 
 /// Arguments of `onepool verify`.
 #[derive(Clone, Debug, clap::Args)]
@@ -161,13 +162,13 @@ fn run_all(
                     if args.validation {
                         add_messages(&mut outcome, devices);
                     }
-                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, outcome));
+                    lock(&done).push((at, outcome));
                     bar.inc(1);
                 }
             });
         }
     });
-    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut done = into_inner(done);
     done.sort_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, outcome)| outcome).collect()
 }

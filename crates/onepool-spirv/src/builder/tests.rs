@@ -109,6 +109,23 @@ fn every_operation_is_valid_in_both_widths_and_through_views() {
 }
 
 #[test]
+fn every_element_type_is_valid_in_both_widths() {
+    use ScalarType::*;
+    let mut desc = PointwiseDesc::new([Indexing::Full, Indexing::Broadcast { terms: 1 }]);
+    let [x, y] = [0, 1].map(|at| desc.input(at).unwrap());
+    let sum = desc.binary(BinaryOp::Add, x, y).unwrap();
+    desc.output(sum).unwrap();
+    for element in [F16, F32, I8, I16, I32, U8, U16, U32] {
+        for (lanes, tests) in [(1, false), (4, false), (1, true), (4, true)] {
+            let words =
+                build_pointwise(&desc, &KernelLayout { element, tests, ..plain(&desc, lanes) }).unwrap();
+            validate(&words);
+            assert_eq!(check_module(&words), reflect(&words), "{element:?} {lanes}");
+        }
+    }
+}
+
+#[test]
 fn equal_descriptions_give_equal_words() {
     assert_eq!(build(&everything(), 4), build(&everything(), 4));
     assert_ne!(build(&everything(), 4), build(&everything(), 1));

@@ -105,7 +105,7 @@ impl Target<'_> {
         if let Ok(kernel) = (variants::ConvMatrix { t: self.dtype, small }).id()
             && c.ic >= MIN_CHANNELS[1]
             && least >= MIN_MATRIX
-            && let Some(threads) = lower.matrix_threads(kernel)
+            && let Some(threads) = lower.matrix_threads(kernel, conv_matrix::SUBS)
         {
             let tile = if small { SMALL_TILE } else { MATRIX_TILE };
             return Some(Wide { kernel, local: Some(threads), tile });

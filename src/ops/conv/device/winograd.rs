@@ -3,6 +3,7 @@
 
 use super::{Plain, Target};
 use crate::dtype::DType;
+use crate::kernel::codes::conv_matrix;
 use crate::kernel::codes::winograd::POINTS;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
@@ -56,7 +57,7 @@ impl Target<'_> {
     pub(super) fn lower_winograd(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
         // Cooperative matrices sum faster than the transforms take.
         let matrix = variants::ConvMatrix { t: self.dtype, small: false }.id();
-        if matrix.is_ok_and(|kernel| lower.matrix_threads(kernel).is_some()) {
+        if matrix.is_ok_and(|kernel| lower.matrix_threads(kernel, conv_matrix::SUBS).is_some()) {
             return Ok(false);
         }
         let Some(tiles) = c.tiles() else { return Ok(false) };

@@ -3,6 +3,7 @@
 
 use super::{Product, Source};
 use crate::kernel::KernelId;
+use crate::kernel::codes::gemm_matrix::{SMALL_SUBS, SUBS};
 use crate::kernel::codes::{gemm_matrix, gemm_wide, gemv_wide};
 use crate::kernel::table::{spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
@@ -56,7 +57,7 @@ impl Product {
         let each = if groups_of(8) { 8 } else { 4 };
         if let Ok(kernel) = (variants::GemmMatrix { t, each, small }).id()
             && least >= MIN_MATRIX
-            && let Some(threads) = lower.matrix_threads(kernel)
+            && let Some(threads) = lower.matrix_threads(kernel, if small { SMALL_SUBS } else { SUBS })
         {
             let tile = if small { SMALL_TILE } else { MATRIX_TILE };
             return Some(Wide { kernel, local: Some(threads), tile });
@@ -129,6 +130,7 @@ impl Product {
                 [self.n.div_ceil(wide.tile[1]), self.m.div_ceil(wide.tile[0]), batch.count].map(|g| g as u32);
             let args = [self.a.operand, self.b.operand, c, self.y];
             lower.dispatch(wide.kernel, &spec, &args, &params, groups)?;
+            self.writes_quads(lower);
             if std::mem::replace(&mut joined, true) {
                 lower.no_barrier();
             }

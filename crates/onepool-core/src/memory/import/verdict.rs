@@ -97,6 +97,8 @@ pub enum Reason {
         /// Up to how many times it is faster to read in place.
         pays: u32,
     },
+    /// A device with memory of its own writes the tensor in pieces that are smaller than what a bus carries at once.
+    Scattered,
     /// A better rung was refused.
     Refused {
         /// Why.
@@ -125,6 +127,9 @@ impl Reason {
             }
             Reason::Reused { times } => {
                 format!("the graph touches each byte {times} times and the device has its own memory").into()
+            }
+            Reason::Scattered => {
+                "the kernel writes it in pieces, which a bus to the host's memory carries slowly".into()
             }
             Reason::Refused { refusal } => refusal.sentence(),
         }
@@ -197,6 +202,10 @@ impl DevicePolicy {
     }
 }
 
+/// From this many bytes on a device with memory of its own copies at once what its kernels write in pieces: the copy starts in
+/// about the time that such writes of so many bytes take.
+const MANY_PIECES: u64 = 64 << 10;
+
 /// One tensor's memory and what the plan does with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -222,6 +231,8 @@ pub struct Request {
     pub binding_bytes: u64,
     /// Its kernels take a start offset in elements.
     pub takes_offset: bool,
+    /// Kernels write it in pieces that are smaller than what a bus carries at once.
+    pub scattered: bool,
 }
 
 impl Request {
@@ -244,6 +255,7 @@ impl Request {
             touches: 1,
             binding_bytes: bytes,
             takes_offset: false,
+            scattered: false,
         }
     }
 }
@@ -346,6 +358,9 @@ fn in_place_or_dma(
             Reason::Reused { times }
         };
         return (Path::ImportedDma, reason);
+    }
+    if request.scattered && !policy.shares_host_memory && request.bytes >= MANY_PIECES {
+        return (Path::ImportedDma, Reason::Scattered);
     }
     if let Some(element) = misaligned_element {
         let refusal = Refusal::ElementMisaligned { addr: request.addr, element };
@@ -482,6 +497,17 @@ mod tests {
         assert_eq!((choice.path, choice.reason), (Path::ImportedDma, Reason::Reused { times: 2 }));
         let measured = DevicePolicy { direct_reads: 3, ..discrete.clone() };
         assert_eq!(path(&Request { touches: 2, ..tensor(64) }, &measured), Path::Imported);
+    }
+
+    #[test]
+    fn a_bus_carries_whole_lines() {
+        let pieces = Request { access: ReadWrite::Write, scattered: true, ..tensor(64) };
+        let choice = choose(&pieces, &policy(DISCRETE)).unwrap();
+        assert_eq!((choice.path, &choice.reason), (Path::ImportedDma, &Reason::Scattered));
+        assert!(choice.reason.sentence().contains("bus"));
+        assert_eq!(path(&pieces, &policy(SHARED)), Path::Imported);
+        let few = Request { bytes: MANY_PIECES - 1, ..pieces };
+        assert_eq!(path(&few, &policy(DISCRETE)), Path::Imported);
     }
 
     #[test]
