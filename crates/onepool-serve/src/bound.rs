@@ -1,11 +1,12 @@
 //! Bindings that are kept: a request on memory that was seen before needs no plan and no import.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use onepool::memory::import::ReadWrite;
 use onepool::memory::range::ByteRange;
 use onepool::session::{Binding, Error, Memory, SessionError};
 use onepool::{HostRegion, Shape, SharedRegion, TensorInfo};
+use onepool_core::sync::lock;
 use tonic::Status;
 
 use crate::error::status;
@@ -96,7 +97,7 @@ impl Key {
 
 impl Bindings {
     fn idle(&self) -> MutexGuard<'_, Vec<(Key, Bound)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Takes the latest binding for `key`.

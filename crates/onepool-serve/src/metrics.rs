@@ -1,8 +1,9 @@
 //! What is counted, in the text format of Prometheus.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use onepool_core::sync::lock;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -89,7 +90,7 @@ impl Metrics {
             regions: Gauge::default(),
         };
         let models = &metrics.models;
-        let mut registry = metrics.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registry = lock(&metrics.registry);
         registry.register("requests", "Requests by method and gRPC status code", metrics.requests.clone());
         registry.register("runs", "Runs of the model", models.runs.clone());
         registry.register("rows", "Rows of all runs, where requests are gathered", models.rows.clone());
@@ -135,7 +136,7 @@ impl Metrics {
         model: &str,
         count: impl Fn() -> usize + Send + Sync + 'static,
     ) {
-        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registry = lock(&self.registry);
         let labels = [("model".into(), model.to_owned().into())];
         registry.sub_registry_with_labels(labels.into_iter()).register(name, help, Watched(Box::new(count)));
     }
@@ -143,7 +144,7 @@ impl Metrics {
     /// All of it as text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let registry = lock(&self.registry);
         // Writing to a string does not fail.
         let _written = encode(&mut text, &registry);
         text

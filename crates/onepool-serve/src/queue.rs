@@ -1,12 +1,13 @@
 //! Requests that wait for a run, and their end before it.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use onepool::session::CancelToken;
 use onepool::{DType, Shape};
+use onepool_core::sync::{lock, wait, wait_timeout};
 use tokio::sync::oneshot;
 use tonic::Status;
 
@@ -105,7 +106,7 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, Waiting> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// # Errors
@@ -144,7 +145,7 @@ impl Queue {
                 if state.closed && state.jobs.is_empty() {
                     return None;
                 }
-                state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = wait(&self.arrived, state);
             }
             let first = state.jobs.front()?;
             if max_batch <= 1 || first.rows().is_none() {
@@ -157,8 +158,7 @@ impl Queue {
                 if state.closed || left.is_zero() || state.chosen(max_batch).1 >= max_batch {
                     break;
                 }
-                let waited = self.arrived.wait_timeout(state, left);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state = wait_timeout(&self.arrived, state, left);
             }
             state.gathering = false;
             let taken = state.take(max_batch);
@@ -241,13 +241,13 @@ impl RunLife {
     }
 
     fn count(&self) -> MutexGuard<'_, usize> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 }
 
 impl Life {
     fn state(&self) -> MutexGuard<'_, LifeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Makes the request part of a run. Returns whether its answer is still waited for.

@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use memmap2::{MmapOptions, MmapRaw};
 use onepool::device::{Buffer, Context, Lent};
 use onepool::memory::import::ReadWrite;
 use onepool::memory::range::ByteRange;
+use onepool_core::sync::{lock, read, write};
 use rustix::shm::{Mode, OFlags};
 use tonic::Status;
 
@@ -100,7 +101,7 @@ impl Regions {
             gone: AtomicBool::new(false),
             used: Mutex::default(),
         };
-        let mut named = self.named.write().unwrap_or_else(PoisonError::into_inner);
+        let mut named = write(&self.named);
         // Another request may have been faster.
         if named.contains_key(name) {
             return Err(taken(name));
@@ -110,7 +111,7 @@ impl Regions {
     }
 
     fn room(&self, name: &str) -> Result<(), Status> {
-        let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
+        let named = read(&self.named);
         if named.contains_key(name) {
             return Err(taken(name));
         }
@@ -125,7 +126,7 @@ impl Regions {
     /// # Errors
     /// `NOT_FOUND`.
     pub(crate) fn unregister(&self, name: &str) -> Result<Vec<Arc<Region>>, Status> {
-        let mut named = self.named.write().unwrap_or_else(PoisonError::into_inner);
+        let mut named = write(&self.named);
         let gone: Vec<Arc<Region>> = if name.is_empty() {
             std::mem::take(&mut *named).into_values().collect()
         } else {
@@ -141,7 +142,7 @@ impl Regions {
     /// `NOT_FOUND`.
     pub(crate) fn list(&self, name: &str) -> Result<Vec<Arc<Region>>, Status> {
         if name.is_empty() {
-            let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
+            let named = read(&self.named);
             return Ok(named.values().cloned().collect());
         }
         Ok(vec![self.find(name)?])
@@ -149,11 +150,11 @@ impl Regions {
 
     /// How many are registered.
     pub(crate) fn count(&self) -> usize {
-        self.named.read().unwrap_or_else(PoisonError::into_inner).len()
+        read(&self.named).len()
     }
 
     fn find(&self, name: &str) -> Result<Arc<Region>, Status> {
-        let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
+        let named = read(&self.named);
         named.get(name).cloned().ok_or_else(|| unknown(name))
     }
 
@@ -260,7 +261,7 @@ impl Region {
     }
 
     fn used(&self) -> MutexGuard<'_, Vec<(ByteRange, bool)>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.used)
     }
 }
 
