@@ -38,7 +38,7 @@ const METHODS: [&str; 11] = [
     "SystemSharedMemoryUnregister",
 ];
 
-/// The transport has a clock for the client's deadline too, whose status is another. It is not let end first.
+/// The transport has a clock for the client's deadline too, whose status is another: this one ends before it.
 const AHEAD: Duration = Duration::from_millis(2);
 
 /// When a request must have its answer.
@@ -66,6 +66,11 @@ impl Admission {
             max_message: config.max_message,
             metrics: Arc::clone(metrics),
         }
+    }
+
+    /// How many requests are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.most.saturating_sub(self.requests.available_permits())
     }
 }
 
@@ -126,6 +131,7 @@ where
             Instant::now() + limit.checked_sub(AHEAD).filter(|left| *left > AHEAD).unwrap_or(limit);
         request.extensions_mut().insert(Deadline(deadline));
         let (inner, max_message) = (self.inner.call(request), admission.max_message);
+        let mut count = Count { metrics, method, code: Code::Cancelled };
         Box::pin(async move {
             let answered = tokio::time::timeout_at(deadline.into(), inner).await;
             drop(permit);
@@ -147,9 +153,23 @@ where
                 }
                 code => (code, response),
             };
-            metrics.answered(method, code as i64);
+            count.code = code;
             Ok(response)
         })
+    }
+}
+
+/// Counts a request when it is over. One whose client goes away has no answer: it is dropped.
+#[derive(Debug)]
+struct Count {
+    metrics: Arc<Metrics>,
+    method: &'static str,
+    code: Code,
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        self.metrics.answered(self.method, self.code as i64);
     }
 }
 

@@ -18,6 +18,7 @@ use onepool::registry::{Registry, default_selector};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task;
+use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Identity, ServerTlsConfig};
 use tonic_health::ServingStatus;
@@ -41,6 +42,9 @@ const SERVICE: &str = "inference.GRPCInferenceService";
 /// Silent connections are asked whether they live, and closed where no answer comes.
 const ALIVE_ASKED: Duration = Duration::from_secs(60);
 const ALIVE_ANSWERED: Duration = Duration::from_secs(20);
+/// How often a server that shuts down looks for requests under way, and how often it finds none before it ends.
+const LOOK: Duration = Duration::from_millis(100);
+const QUIET: u32 = 10;
 /// Connections to `/metrics` at once, and how long the head of a request may take.
 const READERS: usize = 32;
 const HEAD: Duration = Duration::from_secs(10);
@@ -54,6 +58,7 @@ pub struct Server {
     serving: task::JoinHandle<Result<(), tonic::transport::Error>>,
     service: Arc<Service>,
     workers: Vec<JoinHandle<()>>,
+    admission: Admission,
     grace: Duration,
 }
 
@@ -96,6 +101,7 @@ impl Server {
         let inference = GrpcInferenceServiceServer::new(Arc::clone(&service))
             .max_decoding_message_size(config.max_message)
             .max_encoding_message_size(usize::MAX);
+        let admission = Admission::new(&config, &metrics);
         let router = transport
             .tcp_nodelay(true)
             .max_concurrent_streams(config.streams)
@@ -104,7 +110,7 @@ impl Server {
             // A message of 1 MiB goes in one window.
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
-            .layer(Admission::new(&config, &metrics))
+            .layer(admission.clone())
             .add_service(health)
             .add_service(inference);
         let mut end = closing;
@@ -115,7 +121,16 @@ impl Server {
             report(&reporter, &closed, ServingStatus::NotServing).await;
         };
         let serving = task::spawn(router.serve_with_incoming_shutdown(ReceiverStream::new(connections), end));
-        Ok(Server { address, metrics_address, close, serving, service, workers, grace: config.grace })
+        Ok(Server {
+            address,
+            metrics_address,
+            close,
+            serving,
+            service,
+            workers,
+            admission,
+            grace: config.grace,
+        })
     }
 
     /// Where requests are answered.
@@ -148,7 +163,12 @@ impl Server {
     /// [`Config::grace`]; returns whether every request was answered.
     pub async fn shut_down(mut self) -> bool {
         self.close.send_replace(true);
-        let whole = tokio::time::timeout(self.grace, &mut self.serving).await.is_ok();
+        // A client that watches the health keeps its connection, so that the transport does not end by itself.
+        let whole = tokio::select! {
+            _ = &mut self.serving => true,
+            () = idle(&self.admission) => true,
+            () = sleep(self.grace) => false,
+        };
         self.service.models.values().for_each(|served| served.queue.close());
         if whole {
             let workers = std::mem::take(&mut self.workers);
@@ -157,6 +177,15 @@ impl Server {
             return joined.await.unwrap_or(false);
         }
         false
+    }
+}
+
+/// Waits until no request has been under way for a while.
+async fn idle(admission: &Admission) {
+    let mut quiet = 0;
+    while quiet < QUIET {
+        sleep(LOOK).await;
+        quiet = if admission.under_way() == 0 { quiet + 1 } else { 0 };
     }
 }
 
@@ -237,7 +266,7 @@ async fn answer_metrics(listener: TcpListener, metrics: Arc<Metrics>, mut closin
             _ = closing.wait_for(|closing| *closing) => return,
         };
         let (Ok((stream, _)), Ok(reader)) = (accepted, Arc::clone(&readers).acquire_owned().await) else {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            sleep(Duration::from_millis(20)).await;
             continue;
         };
         let metrics = Arc::clone(&metrics);

@@ -13,6 +13,8 @@ use onepool_serve::{Config, ServeError, Server, Tls};
 use rustix::process::{Pid, Signal, kill_process};
 use tonic::Code;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::client::{Client, Object, as_floats, config, floats, in_region, of_rows, start, tensor, wanted};
 use crate::models;
@@ -99,6 +101,22 @@ async fn a_shutdown_answers_what_is_under_way() {
     for client in clients {
         client.await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_client_that_watches_the_health_does_not_hold_up_a_shutdown() {
+    let folder = tempfile::tempdir().unwrap();
+    models::rows(folder.path(), 2);
+    let (server, client) = start(Config { grace: Duration::from_secs(3600), ..config(folder.path()) }).await;
+    let channel =
+        Channel::from_shared(format!("http://{}", server.address())).unwrap().connect().await.unwrap();
+    let asked = HealthCheckRequest { service: "rows".to_owned() };
+    let mut watched = HealthClient::new(channel).watch(asked).await.unwrap().into_inner();
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 1);
+    assert!(server.shut_down().await);
+    // It hears of the end first.
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
+    drop(client);
 }
 
 /// The program in a process of its own.
