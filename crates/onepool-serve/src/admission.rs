@@ -153,7 +153,7 @@ where
                 }
                 code => (code, response),
             };
-            count.code = code;
+            count.is(code);
             Ok(response)
         })
     }
@@ -165,6 +165,12 @@ struct Count {
     metrics: Arc<Metrics>,
     method: &'static str,
     code: Code,
+}
+
+impl Count {
+    fn is(&mut self, code: Code) {
+        self.code = code;
+    }
 }
 
 impl Drop for Count {
