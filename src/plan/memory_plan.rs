@@ -10,7 +10,7 @@ use super::in_place::merge_in_place;
 use super::index::FlowIndex;
 use super::lowering::{LoweredFlow, NodeWork, PlanCx};
 use super::schedule::Schedule;
-use super::{Domain, PlannedArena};
+use super::{ArenaRange, Domain, PlannedArena};
 
 /// The location of every value and scratch range.
 pub(super) struct MemoryPlan {
@@ -33,6 +33,16 @@ enum Owner {
     Class(ValueId),
     /// Scratch range `1` of node `0`.
     Scratch(usize, usize),
+}
+
+impl Owner {
+    /// What people call the range.
+    fn name(&self, lowered: &LoweredFlow) -> String {
+        match *self {
+            Owner::Class(root) => lowered.flow.values[root].name.clone(),
+            Owner::Scratch(n, i) => format!("scratch {i} of {}", lowered.flow.nodes[n].name),
+        }
+    }
 }
 
 type Requests = BTreeMap<Domain, Vec<(Owner, ArenaRequest)>>;
@@ -61,7 +71,7 @@ impl MemoryPlan {
         let mut requests = Requests::new();
         memory.request_classes(cx, &lowered.flow, schedule, alignment, &mut requests);
         request_scratch(lowered, &schedule.order, alignment, &mut requests);
-        requests.into_iter().for_each(|(domain, owned)| memory.pack(domain, &owned));
+        requests.into_iter().for_each(|(domain, owned)| memory.pack(lowered, domain, &owned));
         memory
     }
 
@@ -110,7 +120,7 @@ impl MemoryPlan {
     }
 
     /// Packs the requests of one domain into an arena.
-    fn pack(&mut self, domain: Domain, owned: &[(Owner, ArenaRequest)]) {
+    fn pack(&mut self, lowered: &LoweredFlow, domain: Domain, owned: &[(Owner, ArenaRequest)]) {
         let arena = self.arenas.len() as u32;
         let raw: Vec<ArenaRequest> = owned.iter().map(|(_, r)| *r).collect();
         let packing = pack(&raw);
@@ -124,6 +134,22 @@ impl MemoryPlan {
                 }
             }
         }
+        let mut values: HashMap<ValueId, u32> = HashMap::new();
+        for v in 0..lowered.flow.values.len() {
+            *values.entry(self.classes.root(v)).or_default() += 1;
+        }
+        let tensors = owned.iter().zip(&packing.offsets).map(|((owner, request), &offset)| ArenaRange {
+            name: owner.name(lowered),
+            values: match owner {
+                Owner::Class(root) => values.get(root).copied().unwrap_or(0),
+                Owner::Scratch(..) => 0,
+            },
+            offset,
+            bytes: request.bytes,
+            first: request.first,
+            last: request.last,
+        });
+        let tensors = tensors.filter(|range| range.bytes > 0).collect();
         self.arenas.push(PlannedArena {
             domain,
             bytes: packing.peak,
@@ -131,6 +157,7 @@ impl MemoryPlan {
             tvm_bytes: tvm_rule(&raw).aligned_total(&raw),
             naive_bytes: raw.iter().map(|r| r.bytes).fold(0, u64::saturating_add),
             ranges: raw.len(),
+            tensors,
         });
     }
 }

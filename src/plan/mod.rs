@@ -223,6 +223,27 @@ pub struct PlannedArena {
     pub naive_bytes: u64,
     /// Number of ranges in it.
     pub ranges: usize,
+    /// The ranges that are not empty, one for the values that share it.
+    #[serde(skip)]
+    pub tensors: Vec<ArenaRange>,
+}
+
+/// A range of an arena, and the steps in which it is in use. Step `n` is node `n` of [`PlanReport::nodes`]; the copies to
+/// outputs are all in the step after the last node that is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArenaRange {
+    /// The name of a value in it, or of the node whose scratch memory it is.
+    pub name: String,
+    /// Number of values that share it, one in place of the other; 0 for scratch memory.
+    pub values: u32,
+    /// Offset in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The first step that accesses it.
+    pub first: u32,
+    /// The last step that accesses it.
+    pub last: u32,
 }
 
 /// An input or output of a plan.

@@ -219,7 +219,7 @@ impl SessionBuilder {
         self
     }
 
-    /// Default options of runs: what may end them early.
+    /// Default options of runs: what may end them early. Semaphores belong to single runs.
     pub fn run_options(mut self, run: RunOptions) -> Self {
         self.run = run;
         self
@@ -268,12 +268,16 @@ impl SessionBuilder {
     /// Loads the model, opens the devices.
     ///
     /// # Errors
-    /// [`Error::Load`], [`Error::Registry`], [`Error::Device`]; [`SessionError::UnknownPlace`] and
+    /// [`Error::Load`], [`Error::Registry`], [`Error::Device`]; [`SessionError::SemaphoresOfSession`];
+    /// [`SessionError::UnknownPlace`] and
     /// [`SessionError::NoEntry`] for invalid arguments of [`SessionBuilder::place_node`],
     /// [`SessionBuilder::place_op`] and [`SessionBuilder::place_rest`].
     pub fn build(self) -> Result<Session, Error> {
         if self.graph.is_none() && self.path.is_none() {
             return Err(SessionError::NoModel.into());
+        }
+        if !self.run.exchange().is_empty() {
+            return Err(SessionError::SemaphoresOfSession.into());
         }
         let limit = match self.limit {
             Some(limit) => limit,

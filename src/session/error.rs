@@ -239,6 +239,12 @@ pub enum SessionError {
         /// The progress of the run.
         at: Progress,
     },
+    /// The default options of a session's runs have semaphores.
+    #[error("semaphores belong to one run: give them to `run_with` or `submit_with`, not to the session")]
+    SemaphoresOfSession,
+    /// Semaphores of contexts that are no device of the session, or of several.
+    #[error("the semaphores of a run belong to one device of the session, opened by its application")]
+    ForeignSemaphore,
     /// A run exceeded its time limit ([`RunOptions::time_limit`](crate::session::RunOptions::time_limit)). Its
     /// outputs are undefined; the session can run again.
     #[error("the time limit of {} ms was up after {at}", limit.as_millis())]

@@ -42,6 +42,11 @@ impl Records {
             .value
     }
 
+    /// As [`Records::get`]; `None` where it was not recorded.
+    pub(crate) fn known(&self, machine: &str, bench: &str, case: &str, metric: &str) -> Option<f64> {
+        self.find(machine, bench, case, metric).map(|record| record.value)
+    }
+
     fn find(&self, machine: &str, bench: &str, case: &str, metric: &str) -> Option<&Record> {
         let of =
             |r: &&Record| (&*r.machine, &*r.bench, &*r.case, &*r.metric) == (machine, bench, case, metric);

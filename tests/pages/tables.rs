@@ -143,6 +143,52 @@ fn operators(records: &Records) -> String {
     )
 }
 
+/// Ours and PyTorch's times by type, and their ratio; a dash where a pair was not measured.
+fn beside_torch(records: &Records, bench: &str, types: [[&str; 2]; 2]) -> (Vec<Vec<String>>, [Vec<f64>; 2]) {
+    let (mut rows, mut ratios) = (Vec::new(), [Vec::new(), Vec::new()]);
+    for case in records.cases(H100, bench) {
+        let mut row = vec![case.to_owned()];
+        for (at, metrics) in types.into_iter().enumerate() {
+            let both = metrics.map(|metric| records.known(H100, bench, case, metric));
+            row.extend(both.map(|ms| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"))));
+            let ratio = both[0].zip(both[1]).map(|(ours, theirs)| ours / theirs);
+            row.push(ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
+            ratios[at].extend(ratio);
+        }
+        rows.push(row);
+    }
+    (rows, ratios)
+}
+
+fn geometric_mean(ratios: &[f64]) -> f64 {
+    (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp()
+}
+
+fn peer_operators(records: &Records) -> String {
+    let types = ["float32", "float16"].map(|t| [format!("{t}; onepool"), format!("{t}; torch")]);
+    let (rows, ratios) = beside_torch(records, "peer", types.each_ref().map(|t| t.each_ref().map(|m| &**m)));
+    let no_slower = ratios.iter().flatten().filter(|ratio| **ratio <= 1.0).count();
+    format!(
+        "{no_slower} of {} are no slower than PyTorch. Milliseconds, {H100}, {}.\n\n{}",
+        ratios.iter().flatten().count(),
+        records.days_on(H100, "peer"),
+        table(&["operator", "float32", "PyTorch", "ratio", "float16", "PyTorch", "ratio"], &rows)
+    )
+}
+
+fn peer_models(records: &Records) -> String {
+    let types = [["float32; onepool", "float32; torch"], ["float16; onepool", "float16; torch"]];
+    let (rows, ratios) = beside_torch(records, "peer model", types);
+    let means = ratios.map(|ratios| geometric_mean(&ratios));
+    format!(
+        "Geometric means of the ratios: {:.2} in float32, {:.2} in float16. Milliseconds, {H100}, {}.\n\n{}",
+        means[0],
+        means[1],
+        records.days_on(H100, "peer model"),
+        table(&["model", "float32", "PyTorch", "ratio", "float16", "PyTorch", "ratio"], &rows)
+    )
+}
+
 fn language(records: &Records) -> String {
     let row = |case: &str| {
         let rates = ["prompt", "text"].map(|metric| digits(records.get(H100, "language", case, metric)));
@@ -228,6 +274,8 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("placement", placement(records)),
         ("models", models(records)),
         ("operators", operators(records)),
+        ("peer-operators", peer_operators(records)),
+        ("peer-models", peer_models(records)),
         ("language", language(records)),
         ("sharing", sharing(records)),
         ("process-memory", process_memory(records)),

@@ -90,6 +90,8 @@ const ISLANDS: &str = "docs/SAFETY.md";
 const TRAIT_FUNCTIONS: &[(&str, &str)] = &[
     ("import_host", "crates/onepool-hal/src/backend/mod.rs"),
     ("import_dma_buf", "crates/onepool-hal/src/backend/mod.rs"),
+    ("import_buffer", "crates/onepool-hal/src/backend/mod.rs"),
+    ("submit_between", "crates/onepool-hal/src/backend/mod.rs"),
 ];
 
 const MAX_LINES: usize = 800;

@@ -45,6 +45,71 @@ fn one_version_of_rust_is_asked_for() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Every crate of the workspace has the version, edition and licence of the workspace, and a package that others build on
+/// says for which system its documentation is built.
+#[test]
+fn manifests_of_the_workspace_agree() {
+    let workspace = text("Cargo.toml");
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for file in manifests().iter().filter(|file| *file == "Cargo.toml" || file.starts_with("crates/")) {
+        let manifest = text(file);
+        seen += 1;
+        for key in ["version", "edition", "rust-version", "license"] {
+            if value(&manifest, "package", &format!("{key}.workspace")) != Some("true") {
+                wrong.push(format!("{file}: {key} is not the workspace's"));
+            }
+        }
+        // One address or none.
+        for key in ["repository", "homepage"] {
+            let own = value(&manifest, "package", &format!("{key}.workspace")).is_some();
+            let all = value(&workspace, "workspace.package", key).is_some();
+            if own != all || value(&manifest, "package", key).is_some() {
+                wrong.push(format!("{file}: {key} is not that of the workspace"));
+            }
+        }
+        let is_program = manifest.contains("[[bin]]");
+        let is_published = value(&manifest, "package", "publish") != Some("false");
+        if is_published && !is_program && value(&manifest, "package.metadata.docs.rs", "targets").is_none() {
+            wrong.push(format!("{file}: no targets for docs.rs"));
+        }
+    }
+    assert!(seen >= 9, "only {seen} manifests were found");
+    // What a crate of the workspace asks of another one is the workspace's version too.
+    let version = value(&workspace, "workspace.package", "version").unwrap();
+    let members = workspace.lines().filter(|line| line.starts_with("onepool") && line.contains("path = "));
+    let asked: Vec<&str> = members.filter(|line| !line.contains(&format!("version = {version}"))).collect();
+    assert_eq!(asked, [""; 0]);
+    let lints = text("clippy.toml");
+    let own = lints.lines().find_map(|line| line.strip_prefix("msrv = "));
+    if own.is_some() && own != value(&workspace, "workspace.package", "rust-version") {
+        wrong.push(format!("clippy.toml: msrv {own:?}"));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// No dependency needs a newer Rust than the workspace asks for.
+#[test]
+fn dependencies_build_with_the_version_of_rust_that_is_asked_for() {
+    let workspace = text("Cargo.toml");
+    let asked = value(&workspace, "workspace.package", "rust-version").unwrap().trim_matches('"');
+    let number =
+        |version: &str| -> Vec<u32> { version.split('.').map(|part| part.parse().unwrap()).collect() };
+    let args = ["metadata", "--format-version", "1", "--locked", "--offline", "--all-features"];
+    let out = std::process::Command::new(env!("CARGO")).args(args).current_dir(root()).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert!(packages.len() > 100, "only {} packages were found", packages.len());
+    let newer = packages.iter().filter_map(|package| {
+        let needs = package["rust_version"].as_str()?;
+        (number(needs) > number(asked))
+            .then(|| format!("{} {}: Rust {needs}", package["name"], package["version"]))
+    });
+    let newer: Vec<String> = newer.collect();
+    assert!(newer.is_empty(), "{}", newer.join("\n"));
+}
+
 #[test]
 fn packages_are_described_and_have_their_license() {
     let mut wrong = Vec::new();

@@ -54,6 +54,34 @@ fn a_plan_is_the_same_in_a_hundred_runs() {
     }
 }
 
+/// What an arena says of its ranges is what its size and its lower bound follow from.
+#[test]
+fn ranges_of_an_arena_that_are_in_use_at_once_are_apart() {
+    let infos: Vec<_> = (0..4).map(|i| TensorInfo::new(DType::F32, shape(&[64 << i]))).collect();
+    for device in devices() {
+        let plan = session(braid(), &open(device)).plan(&infos).unwrap();
+        let [arena] = &plan.arenas[..] else { panic!("{device}: {:?}", plan.arenas) };
+        assert_eq!(arena.tensors.len(), arena.ranges, "{device}");
+        assert!(
+            arena.tensors.iter().all(|t| t.values > 0 && t.name.ends_with(":out")),
+            "{device}: {arena:?}"
+        );
+        let steps = plan.report.nodes.len() as u32;
+        let in_use = |step: u32| arena.tensors.iter().filter(move |t| t.first <= step && step <= t.last);
+        for step in 0..=steps {
+            for (i, a) in in_use(step).enumerate() {
+                let clash = in_use(step)
+                    .skip(i + 1)
+                    .find(|b| a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes);
+                assert_eq!(clash, None, "{device}: {a:?}");
+            }
+        }
+        let most = (0..=steps).map(|step| in_use(step).map(|t| t.bytes).sum::<u64>()).max();
+        assert_eq!(most, Some(arena.lower_bound), "{device}");
+        assert_eq!(arena.tensors.iter().map(|t| t.offset + t.bytes).max(), Some(arena.bytes), "{device}");
+    }
+}
+
 /// TVM's test_plan_memory: storage of 40, 4, 40 and 40 bytes, of which two are temporaries.
 #[test]
 fn a_chain_of_six_elementwise_operators_needs_two_temporaries() {

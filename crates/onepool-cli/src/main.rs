@@ -20,10 +20,12 @@ mod npy;
 mod open;
 mod operators;
 mod output;
+mod packaging;
 mod passes;
 mod picture;
 mod place;
 mod precision;
+mod report;
 mod run;
 mod scene;
 mod stop;
@@ -75,6 +77,10 @@ enum Command {
     Bench(bench::Command),
     /// Denoise a picture in place and show what was saved.
     Demo(demo::Args),
+    /// Print the script that completes the program's arguments in a shell.
+    Completions(packaging::CompletionsArgs),
+    /// Print the manual page, or write those of all commands.
+    Man(packaging::ManArgs),
 }
 
 /// The program: reads the arguments, runs the command, prints its error.
@@ -104,6 +110,8 @@ fn main() -> ExitCode {
         Command::CompileReport(args) => compile_report::run(args, &mut out),
         Command::Bench(command) => bench::run(command, &mut out),
         Command::Demo(args) => demo::run(args, &mut out),
+        Command::Completions(args) => packaging::completions(args, &mut out),
+        Command::Man(args) => packaging::man(args, &mut out),
     };
     match result.and_then(|code| out.flush().map(|()| code)) {
         Ok(code) => code,

@@ -17,6 +17,7 @@ use super::output::Output;
 use super::picture::PictureOptions;
 use super::place::{self, PlaceArgs};
 use super::precision::PrecisionArgs;
+use super::report::{self, ReportArgs};
 use super::stop::StopArgs;
 use super::table::{Table, bytes, time};
 use super::tensor_io::{Declared, Saved, TensorFile, read, write_all};
@@ -91,6 +92,8 @@ pub(super) struct Args {
     #[arg(long)]
     validation: bool,
     #[command(flatten)]
+    report: ReportArgs,
+    #[command(flatten)]
     stop: StopArgs,
     #[command(flatten)]
     pictures: PictureOptions,
@@ -147,6 +150,7 @@ struct Io {
 /// # Errors
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
+    let report = args.report.wanted(out)?;
     let session = session(args, out)?;
     let devices: Vec<String> = session.devices().map(selector).collect();
     let files = output_files(args, &session)?;
@@ -184,6 +188,13 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         show_profile(profile, out)?;
     }
     save(args, &wanted, &files, out)?;
+    if let Some(page) = report {
+        let mut report = report::Report::new("run", args.model.display().to_string());
+        report.runs_ms = runs.iter().map(|n| *n as f64 / 1e6).collect();
+        report.add_run(&session, &mut binding)?;
+        page.measure_peaks(&mut report, &session, out);
+        page.write(&report, out)?;
+    }
     check_validation(args, &session)?;
     let file = |name: &str| files.iter().find(|(n, _)| n == name).map(|(_, f)| f.path.display().to_string());
     let io = |name: &str, info: &TensorInfo, file: Option<String>| Io {

@@ -503,6 +503,7 @@ impl Product {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::test_util::{attrs, facts, read_op, tensor};
 
     #[test]
     fn a_tile_fits_the_device_and_its_local_memory() {
@@ -517,6 +518,22 @@ mod tests {
         assert_eq!(of(64 << 10, 4096), (64, kernels[0]));
         // The guaranteed minimum of Vulkan is too small for the small tile.
         assert_eq!(of(16 << 10, 128), (64, kernels[0]));
+    }
+
+    /// What kernels write in pieces does not go over a bus.
+    #[test]
+    fn products_say_whether_they_write_whole_lines() {
+        let mut device = crate::registry::Registry::with_defaults().find("sim").unwrap();
+        device.prefers_texels = false;
+        let op = read_op("MatMul", 13, &attrs(&[])).unwrap();
+        for (n, whole) in [(256, true), (255, false)] {
+            let operands = [tensor(&[128, 64], 1), tensor(&[64, n], 2)].map(Some);
+            let cx = facts(&*op, &operands, 1).unwrap();
+            let mut lower = Lowering::new(&device);
+            op.gpu(&cx, &mut lower).unwrap();
+            let lowered = lower.finish();
+            assert_eq!(lowered.writes_lines.len() == lowered.steps.len(), whole, "{n} columns");
+        }
     }
 
     #[test]

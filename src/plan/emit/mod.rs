@@ -4,8 +4,6 @@ mod commands;
 mod images;
 mod tables;
 
-use std::collections::BTreeSet;
-
 use super::barriers::ios;
 use super::flow::ValueId;
 use super::lowering::{LoweredFlow, NodeWork, PlanCx};
@@ -129,14 +127,14 @@ impl Emitter<'_> {
     fn push(&mut self, works: Vec<Work>, node: u32, lowered: Option<&Lowered>) {
         if let Some(segment) = self.segments.last_mut() {
             segment.commands.extend(works.into_iter().enumerate().map(|(i, work)| {
-                let among =
-                    |steps: fn(&Lowered) -> &BTreeSet<usize>| lowered.is_some_and(|l| steps(l).contains(&i));
                 PlannedCommand {
                     barrier: None,
                     node,
-                    no_barrier_before: among(|l| &l.no_barrier_before),
+                    no_barrier_before: lowered.is_some_and(|l| l.no_barrier_before.contains(&i)),
                     full_barrier_before: false,
-                    writes_lines: among(|l| &l.writes_lines) || !matches!(work, Work::Dispatch { .. }),
+                    // Native functions and copies do.
+                    writes_lines: lowered.is_none_or(|l| l.writes_lines.contains(&i))
+                        || !matches!(work, Work::Dispatch { .. }),
                     work,
                 }
             }));

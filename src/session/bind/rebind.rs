@@ -50,7 +50,7 @@ impl<'e> Binding<'e> {
     /// of later stages are not among them ([`Binding::rebind_output`]).
     ///
     /// # Errors
-    /// As [`Binding::rebind_input`]; [`SessionError::Apart`](crate::session::SessionError::Apart).
+    /// As [`Binding::rebind_input`]; [`SessionError::Apart`].
     pub fn rebind_all<'n>(
         &mut self,
         inputs: impl IntoIterator<Item = (&'n str, Memory<'e>)>,

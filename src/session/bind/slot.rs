@@ -268,6 +268,13 @@ impl<'e> Slot<'e> {
         Ok(())
     }
 
+    /// Whether a device may not wait for semaphores with the tensor in use: the CPU copies it from the caller's memory or
+    /// to it, or it is borrowed, and the end of the borrow waits without limit.
+    pub(in crate::session) fn is_for_host_waits(&self) -> bool {
+        let is_copied = self.stage.is_some() && !self.source.is_own();
+        is_copied || matches!(self.source, Source::Lent(..))
+    }
+
     /// Whether the tensor is imported and could be copied instead.
     pub(in crate::session) fn could_copy(&self) -> bool {
         let imports = |verdict: &Verdict| verdict.path.imports() || verdict.path == Path::DmaBuf;

@@ -1,7 +1,7 @@
 //! Memory of intermediate tensors: private to a binding, or shared by several sessions.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::device::Device;
 use super::host_memory::{all_of, import_where_possible, shared};
@@ -11,6 +11,7 @@ use crate::device::Buffer;
 use crate::memory::host::SharedRegion;
 use crate::plan::{Domain, Plan};
 use crate::session::error::Error;
+use crate::sync::lock;
 
 /// The arenas of one binding: a buffer for each arena and each device that accesses it.
 #[derive(Debug, Default)]
@@ -170,7 +171,7 @@ impl SharedArena {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::device::Semaphore;
 use crate::session::error::{Error, Progress, SessionError};
 
 /// Cancels runs: those that were given the token ([`RunOptions::cancel`]), or the one that it came from
@@ -54,6 +55,24 @@ impl CancelToken {
 pub struct RunOptions {
     time_limit: Option<Duration>,
     cancel: Option<CancelToken>,
+    exchange: Exchange,
+}
+
+/// Semaphores of one run.
+#[derive(Clone, Debug, Default)]
+pub(in crate::session) struct Exchange {
+    pub(in crate::session) waits: Vec<Semaphore>,
+    pub(in crate::session) signals: Vec<Semaphore>,
+    limit: Option<Duration>,
+}
+
+/// The limit of runs that wait for semaphores, where no other is given.
+const SEMAPHORE_LIMIT: Duration = Duration::from_secs(10);
+
+impl Exchange {
+    pub(in crate::session) fn is_empty(&self) -> bool {
+        self.waits.is_empty() && self.signals.is_empty()
+    }
 }
 
 impl RunOptions {
@@ -72,6 +91,43 @@ impl RunOptions {
     pub fn cancel(mut self, token: &CancelToken) -> Self {
         self.cancel = Some(token.clone());
         self
+    }
+
+    /// The run begins after `semaphore` is reached, besides others that it waits for. It then has a time limit
+    /// ([`RunOptions::semaphore_limit`]): a semaphore may never be signalled.
+    pub fn wait(mut self, semaphore: &Semaphore) -> Self {
+        self.exchange.waits.push(semaphore.clone());
+        self
+    }
+
+    /// `semaphore` is signalled once the results are in the bound memory. A run that fails signals nothing, unless its
+    /// error is [`SessionError::TimeLimit`] for a semaphore that it waits for: what was submitted then goes on as soon as
+    /// that is signalled.
+    ///
+    /// A run that is one submission signals on the device. Others do in [`Binding::run`](crate::Binding::run) or
+    /// [`Pending::wait`](crate::session::Pending::wait), at the latest when the pending run is dropped.
+    pub fn signal(mut self, semaphore: &Semaphore) -> Self {
+        self.exchange.signals.push(semaphore.clone());
+        self
+    }
+
+    /// How long a run that waits for semaphores may take, from its submission; 10 s by default, and no more than
+    /// [`RunOptions::time_limit`]. After that the run ends with [`SessionError::TimeLimit`]. The memory that it uses stays
+    /// in use until the device is done with it, and later work on the queue stands behind it.
+    pub fn semaphore_limit(mut self, limit: Duration) -> Self {
+        self.exchange.limit = Some(limit);
+        self
+    }
+
+    /// The semaphores of the run.
+    pub(in crate::session) fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
+    /// How long the run may wait for semaphores.
+    pub(in crate::session) fn waits_at_most(&self) -> Duration {
+        let limit = self.exchange.limit.unwrap_or(SEMAPHORE_LIMIT);
+        self.time_limit.map_or(limit, |time| time.min(limit))
     }
 
     /// Whether anything may end the run early.
@@ -101,6 +157,10 @@ impl Watch {
     /// Time since the start of the run.
     pub(in crate::session) fn elapsed(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    pub(in crate::session) fn options(&self) -> &RunOptions {
+        &self.options
     }
 
     pub(in crate::session) fn token(&self) -> &CancelToken {

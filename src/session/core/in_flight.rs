@@ -1,10 +1,11 @@
 //! In-flight runs.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use crate::backend::DeviceError;
 use crate::device::Event;
 use crate::session::error::Error;
+use crate::sync::{lock, wait_while};
 
 /// A submitted run.
 #[derive(Clone, Debug)]
@@ -60,12 +61,11 @@ struct Outcome {
 
 impl RunState {
     fn lock(&self) -> MutexGuard<'_, Outcome> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn wait(&self) -> MutexGuard<'_, Outcome> {
-        let waited = self.changed.wait_while(self.lock(), |state| !state.over);
-        waited.unwrap_or_else(PoisonError::into_inner)
+        wait_while(&self.changed, self.lock(), |state| !state.over)
     }
 
     fn complete(&self, error: Option<Error>) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::device::{Device, part};
 use crate::backend::Placement;
@@ -14,6 +14,7 @@ use crate::ops::{PackKey, Packed};
 use crate::plan::{PlanError, PlannedConstant};
 use crate::recording::Recording;
 use crate::session::error::Error;
+use crate::sync::lock;
 
 /// Holds each parameter once for each device and layout, for any number of sessions.
 ///
@@ -103,7 +104,7 @@ impl ParamStore {
 
     /// Its memory now.
     pub fn usage(&self) -> ParamUsage {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = lock(&self.held);
         let params: Vec<Arc<Param>> = held.map.values().filter_map(Weak::upgrade).collect();
         ParamUsage { count: params.len(), bytes: params.iter().map(|p| p.buffer.bytes()).sum() }
     }
@@ -121,7 +122,7 @@ impl ParamStore {
             layout: constant.packed.as_ref().map(|p| p.key),
             image: image.map(|(image, _)| image),
         };
-        let lock = || self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || lock(&self.held);
         let found = lock().get(&key);
         if let Some(param) = found {
             return Ok(param);
@@ -188,7 +189,7 @@ impl ParamStore {
     /// The import of a region on a device, made once.
     fn import(&self, device: &Device, region: &Arc<HostRegion>) -> Option<Arc<Buffer>> {
         let key = (device.context.id(), Arc::as_ptr(region).addr());
-        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut regions = lock(&self.regions);
         if let Some(whole) = regions.get(&key) {
             return Some(whole);
         }

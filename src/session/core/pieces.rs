@@ -6,7 +6,7 @@
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::backend::{DeviceInfo, DeviceKind};
@@ -14,6 +14,7 @@ use crate::plan::place::Roofline;
 use crate::plan::{NodeReport, Plan};
 use crate::recording::{BufferRange, Command, Recording};
 use crate::session::error::NoLimit;
+use crate::sync::lock;
 
 /// The limit of [`SubmissionLimit::Auto`] on devices that may drive a display, and the longest time between checks of
 /// runs that may end early. People notice a tenth of a second.
@@ -175,7 +176,7 @@ impl PieceSchedule {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<SegmentTimes>> {
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.segments)
     }
 
     /// Cuts segment `segment` of a plan with `nodes` into pieces of at most `limit` nanoseconds by measured times, or

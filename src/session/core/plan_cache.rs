@@ -1,8 +1,8 @@
 //! The plans of a session: one for each distinct set of input types, shapes and deciding values.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use super::SessionCore;
 use super::compiled::Compiled;
@@ -12,6 +12,7 @@ use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::plan::{self, Assignment, Compiler, Plan, PlanOutcome, Signature};
 use crate::session::error::Error;
+use crate::sync::lock;
 
 /// Plans that a session keeps; the least recently used one is dropped first.
 const CACHED_PLANS: usize = 16;
@@ -120,7 +121,7 @@ impl SessionCore {
     ) -> Arc<Compiled> {
         let compiled = Arc::new(compiled);
         self.plans_made.fetch_add(1, Ordering::Relaxed);
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plans = lock(&self.plans);
         if plans.len() >= CACHED_PLANS {
             plans.remove(0);
         }
@@ -133,7 +134,7 @@ impl SessionCore {
         signature: &Signature,
         copied: CopiedPerRun,
     ) -> Option<Arc<Compiled>> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plans = lock(&self.plans);
         let at = plans.iter().position(|(s, c, _)| s == signature && *c == copied)?;
         let found = plans.remove(at);
         let compiled = Arc::clone(&found.2);
@@ -143,7 +144,7 @@ impl SessionCore {
 
     /// Drops plans without a binding, with their kernels and parameters.
     pub(in crate::session) fn drop_idle_plans(&self) {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plans = lock(&self.plans);
         let (used, idle) = std::mem::take(&mut *plans)
             .into_iter()
             .partition(|(_, _, compiled)| Arc::strong_count(compiled) > 1);

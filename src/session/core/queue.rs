@@ -1,9 +1,10 @@
 //! The order of runs of one session that span several devices.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use crate::device::Event;
 use crate::memory::range::ByteRange;
+use crate::sync::{lock, wait};
 
 /// The bound memory that one submission accesses, and its device.
 #[derive(Clone, Debug, Default)]
@@ -81,12 +82,12 @@ impl RunQueue {
         let mut state = self.lock();
         let runs = state.runs;
         while state.in_flight.iter().any(|f| f.run <= runs && f.event.is_none()) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = wait(&self.changed, state);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -99,7 +100,7 @@ impl Ticket {
             match conflict.map(|f| (f.run, f.launch, f.event.clone())) {
                 None => return,
                 Some((_, _, None)) => {
-                    state = self.queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = wait(&self.queue.changed, state);
                 }
                 Some((run, at, Some(event))) => {
                     drop(state);

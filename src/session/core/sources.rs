@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::device::Device;
 use crate::backend::{DeviceError, DeviceInfo};
 use crate::device;
 use crate::kernel::{KernelId, KernelSource, Requires};
 use crate::plan::PlanCache;
+use crate::sync::lock;
 
 /// Features that kernels use for speed; each such kernel has an alternative without them.
 const OPTIONAL: Requires = Requires::COOPERATIVE_MATRIX.union(Requires::MATRIX_F16);
@@ -40,7 +41,7 @@ impl KernelSources {
 
     /// The source of a shipped kernel, one for all calls.
     pub(in crate::session) fn shipped(&self, id: KernelId) -> Arc<KernelSource> {
-        let mut shipped = self.shipped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shipped = lock(&self.shipped);
         Arc::clone(shipped.entry(id).or_insert_with(|| Arc::new(id.source())))
     }
 
@@ -53,7 +54,7 @@ impl KernelSources {
         if !source.requires().contains(Requires::COOPERATIVE_MATRIX) {
             return;
         }
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = lock(&self.refused);
         if !refused.iter().any(|r| r.device == device) {
             let remark = format!("planned without {OPTIONAL}: {error}");
             tracing::warn!(target: "onepool::session", device, remark);
@@ -63,13 +64,13 @@ impl KernelSources {
 
     /// Rejections that later plans take into account.
     pub(in crate::session) fn remarks(&self) -> Vec<String> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = lock(&self.refused);
         refused.iter().map(|r| r.remark.clone()).collect()
     }
 
     /// The devices without the features of rejected kernels.
     pub(in crate::session) fn usable<'d>(&self, devices: &'d [Device]) -> Vec<Cow<'d, DeviceInfo>> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = lock(&self.refused);
         let usable = devices.iter().enumerate().map(|(at, device)| {
             let info = device.context.info();
             let lost = refused.iter().filter(|r| r.device == at);

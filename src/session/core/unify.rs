@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::params::ParamStore;
 use crate::graph::{Graph, Origin, Tensor, TensorIdentity, WeakTensor};
 use crate::loader::pack::pack;
 use crate::session::error::Error;
+use crate::sync::lock;
 
 /// Smaller constants (shapes, axes, biases) are skipped.
 const MIN_BYTES: usize = 4096;
@@ -33,7 +34,7 @@ impl ParamStore {
     /// # Errors
     /// [`Error::Load`] where there is no memory for the remaining constants of a file.
     pub fn unify(&self, graph: &mut Graph) -> Result<Unified, Error> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         known.by_identity.retain(|_, t| t.upgrade().is_some());
         known.by_content.values_mut().for_each(|list| list.retain(|t| t.upgrade().is_some()));
         known.by_content.retain(|_, list| !list.is_empty());

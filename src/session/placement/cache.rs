@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,7 @@ use crate::files::cache::CacheFolder;
 use crate::files::hash::Digest;
 use crate::plan::CandidateReport;
 use crate::plan::place::Roofline;
+use crate::sync::lock;
 
 /// Version of the file's layout; files of other layouts or library versions are ignored.
 const FORMAT: &str = concat!("onepool placement 1 ", env!("CARGO_PKG_VERSION"));
@@ -101,12 +102,12 @@ impl PlacementCache {
     }
 
     fn known(&self) -> MutexGuard<'_, NodeTimes> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 
     /// Waits for other measurements to end.
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.turn)
     }
 
     pub(super) fn roofline(&self, device: &str) -> Option<Roofline> {

@@ -6,8 +6,9 @@ mod key;
 mod measure;
 mod race;
 
+use crate::sync::lock;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub use cache::PlacementCache;
@@ -108,11 +109,11 @@ impl Placer {
     }
 
     fn left(&self) -> Duration {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.left)
     }
 
     fn spend(&self, time: Duration) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = lock(&self.left);
         *left = left.saturating_sub(time);
     }
 }

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use super::pending_run::PendingRun;
-use crate::device::Event;
+use crate::backend::DeviceError;
+use crate::device::{self, Event, Queue, Semaphore};
 use crate::plan::{Plan, PlannedIo};
 use crate::session::bind::binding::Binding;
-use crate::session::bind::launch::{SegmentLaunch, SegmentTrace, Started};
+use crate::session::bind::launch::{LaunchWork, SegmentLaunch, SegmentTrace, Started};
 use crate::session::bind::slot::{Side, Slot};
 use crate::session::core::arena::{ArenaTurn, Arenas};
-use crate::session::core::cancel::{CancelToken, RunOptions, Watch};
+use crate::session::core::cancel::{CancelToken, Exchange, RunOptions, Watch};
 use crate::session::core::in_flight::{InFlight, LastRun};
 use crate::session::core::options::BindPolicy;
 use crate::session::core::pieces::nanos;
-use crate::session::error::{Error, Progress};
+use crate::session::error::{Error, Progress, SessionError};
 
 /// A submitted run. The host must not access bound memory before [`Pending::wait`] has returned: borrowed memory is
 /// out of reach, an owned region refuses guards while a device uses it, and a guard held during the run is an error
@@ -24,7 +25,12 @@ pub struct Pending<'b, 'e> {
     binding: &'b mut Binding<'e>,
     in_flight: Option<InFlight>,
     watch: Watch,
+    /// Signals semaphores once the run is over, where the device does not.
+    signals: Option<Queue>,
 }
+
+/// The semaphores of a run that is one submission.
+type Between<'a> = Option<&'a RunOptions>;
 
 impl<'e> Binding<'e> {
     /// Runs once and waits until the results are in the bound memory.
@@ -42,12 +48,12 @@ impl<'e> Binding<'e> {
     /// [`SessionError::TimeLimit`](crate::session::SessionError::TimeLimit).
     pub fn run_with(&mut self, options: &RunOptions) -> Result<(), Error> {
         let watch = self.watch(options);
-        self.start(false, watch)?.wait()
+        self.start(false, watch, options)?.wait()
     }
 
     /// Runs once as part of a run with the limits of `watch`.
     pub(in crate::session) fn run_within(&mut self, watch: &Watch) -> Result<(), Error> {
-        self.start(false, watch.clone())?.wait()
+        self.start(false, watch.clone(), &RunOptions::new())?.wait()
     }
 
     /// Submits a run.
@@ -72,7 +78,7 @@ impl<'e> Binding<'e> {
     /// As [`Binding::run_with`].
     pub fn submit_with(&mut self, options: &RunOptions) -> Result<Pending<'_, 'e>, Error> {
         let watch = self.watch(options);
-        self.start(self.continuation.is_none(), watch)
+        self.start(self.continuation.is_none(), watch, options)
     }
 
     fn watch(&mut self, options: &RunOptions) -> Watch {
@@ -81,7 +87,12 @@ impl<'e> Binding<'e> {
     }
 
     /// Submits a run: several submissions on a new thread if `on_thread`, else before it returns.
-    fn start(&mut self, on_thread: bool, watch: Watch) -> Result<Pending<'_, 'e>, Error> {
+    fn start(
+        &mut self,
+        on_thread: bool,
+        watch: Watch,
+        options: &RunOptions,
+    ) -> Result<Pending<'_, 'e>, Error> {
         self.last = None;
         watch.check(|| Progress {
             of: self.segments.iter().map(|launch| launch.nodes).sum(),
@@ -91,15 +102,22 @@ impl<'e> Binding<'e> {
         let turn = shared.as_deref().map(|arena| arena.turn());
         let turn = turn.map(|turn| self.enter_arena(turn)).transpose()?;
         self.cut_again(&watch)?;
+        let single = matches!(&self.segments[..], [launch] if launch.is_single());
+        let exchanging = self.exchanging(options)?;
+        let between = exchanging.as_ref().filter(|queue| single && self.is_alone_on(queue)).map(|_| options);
+        let around = exchanging.filter(|_| between.is_none());
+        if let Some(queue) = around.as_ref().filter(|_| !options.exchange().waits.is_empty()) {
+            let waited = queue.exchange(&options.exchange().waits, &[], options.waits_at_most())?;
+            waited.wait().map_err(|e| self.late(e.into(), options))?;
+        }
         let plan = &self.compiled.plan;
         for (slot, io) in staged_in(&self.inputs, &self.outputs, plan) {
             self.core.after_runs(|devices| slot.stage_in(devices, io.info.bytes()))?;
         }
         let mut pending_run = None;
-        let single = matches!(&self.segments[..], [launch] if launch.is_single());
         let in_flight = match single {
             _ if self.segments.is_empty() => None,
-            true => self.submit_one()?.map(InFlight::One),
+            true => self.submit_one(between)?.map(InFlight::One),
             false => {
                 let run = PendingRun::new(&self.core, &self.compiled, &self.segments, &watch)?;
                 Some(InFlight::Several(Arc::clone(pending_run.insert(run).state())))
@@ -117,24 +135,68 @@ impl<'e> Binding<'e> {
             }
         }
         self.has_run = true;
-        let mut pending = Pending { binding: self, in_flight, watch };
+        let signals = around.filter(|_| !options.exchange().signals.is_empty());
+        let mut pending = Pending { binding: self, in_flight, watch, signals };
         if pending.binding.continuation.is_some() {
+            let signals = pending.signals.take();
             pending.finish()?;
             if let Some(continuation) = &mut pending.binding.continuation {
                 continuation.run(&pending.watch)?;
             }
+            pending.signal(signals)?;
         }
         Ok(pending)
     }
 
+    /// The queue of the device that the semaphores of a run are of; `None` without semaphores.
+    fn exchanging(&self, options: &RunOptions) -> Result<Option<Queue>, Error> {
+        let exchange = options.exchange();
+        let mut contexts = exchange.waits.iter().chain(&exchange.signals).map(Semaphore::context_id);
+        let Some(context) = contexts.next() else { return Ok(None) };
+        let device = self.core.devices.iter().find(|device| device.context.id() == context);
+        match device.filter(|_| contexts.all(|other| other == context)) {
+            Some(device) => Ok(Some(device.queue.clone())),
+            None => Err(SessionError::ForeignSemaphore.into()),
+        }
+    }
+
+    /// Whether a run is one submission to `queue`, before and after which the host has nothing to do.
+    fn is_alone_on(&self, queue: &Queue) -> bool {
+        let host_waits = self.inputs.iter().chain(&self.outputs).any(Slot::is_for_host_waits);
+        let [launch] = &self.segments[..] else { return false };
+        let on_queue = matches!(launch.work, LaunchWork::Commands(_))
+            && self.core.devices[launch.device() as usize].queue.is_same(queue);
+        on_queue && !host_waits && self.continuation.is_none()
+    }
+
+    /// A wait that ran out of time, as the end of the run.
+    fn late(&self, error: Error, options: &RunOptions) -> Error {
+        match error {
+            Error::Device(device::Error::Device(DeviceError::Timeout { .. }))
+                if !options.exchange().waits.is_empty() =>
+            {
+                let of = self.segments.iter().map(|launch| launch.nodes).sum();
+                let (limit, at) = (options.waits_at_most(), Progress { of, ..Progress::default() });
+                SessionError::TimeLimit { limit, at }.into()
+            }
+            error => error,
+        }
+    }
+
     /// Submits the only segment. Where memory runs out, frees caches and tries again, then replaces imports by
     /// copies.
-    fn submit_one(&mut self) -> Result<Option<Event>, Error> {
+    fn submit_one(&mut self, between: Between<'_>) -> Result<Option<Event>, Error> {
         let submit = |binding: &Self| match binding.segments.first() {
             None => Ok(None),
             Some(launch) => match launch.begin(&binding.core.devices)? {
                 Started::Done => Ok(None),
-                Started::Pieces(mut submission) => Ok(Some(submission.submit_next()?)),
+                Started::Pieces(mut submission) => {
+                    if let Some(options) = between {
+                        let Exchange { waits, signals, .. } = options.exchange();
+                        submission = submission.between(waits, signals, options.waits_at_most())?;
+                    }
+                    Ok(Some(submission.submit_next()?))
+                }
             },
         };
         let is_short = |result: &Result<_, Error>| matches!(result, Err(e) if e.is_out_of_memory());
@@ -235,10 +297,11 @@ impl Pending<'_, '_> {
     /// # Errors
     /// As [`Binding::run`].
     pub fn wait(mut self) -> Result<(), Error> {
-        match self.binding.continuation {
-            Some(_) => Ok(()),
-            None => self.finish(),
+        let signals = self.signals.take();
+        if self.binding.continuation.is_none() {
+            self.finish()?;
         }
+        self.signal(signals)
     }
 
     /// Ends the run before its next submission to a device; submitted work continues. [`Pending::wait`] waits for
@@ -274,7 +337,10 @@ impl Pending<'_, '_> {
 
     fn finish(&mut self) -> Result<(), Error> {
         match self.in_flight.take() {
-            Some(InFlight::One(event)) => self.wait_for_one(&event)?,
+            Some(InFlight::One(event)) => {
+                let waited = self.wait_for_one(&event);
+                waited.map_err(|e| self.binding.late(e, self.watch.options()))?;
+            }
             Some(several) => several.wait()?,
             None => {}
         }
@@ -285,11 +351,29 @@ impl Pending<'_, '_> {
         Ok(())
     }
 
+    /// Signals the semaphores that the device did not, of a run that is over.
+    fn signal(&self, queue: Option<Queue>) -> Result<(), Error> {
+        let Some(queue) = queue else { return Ok(()) };
+        let options = self.watch.options();
+        queue.exchange(&[], &options.exchange().signals, options.waits_at_most())?;
+        Ok(())
+    }
+
     /// Whether the devices have finished.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn is_done(&self) -> Result<bool, Error> {
         self.in_flight.as_ref().map_or(Ok(true), InFlight::is_done)
+    }
+}
+
+impl Drop for Pending<'_, '_> {
+    fn drop(&mut self) {
+        let signals = self.signals.take();
+        // No one is left to tell of an error, and what failed signals nothing.
+        if signals.is_some() && self.finish().is_ok() {
+            let _ = self.signal(signals);
+        }
     }
 }

@@ -11,6 +11,7 @@ use super::measure::{empty, median, region};
 use crate::error::CliError;
 use crate::open::{CacheArgs, open};
 use crate::output::Output;
+use crate::report::{self, ReportArgs};
 use crate::stop;
 use crate::table::{self, Table};
 use onepool::device::Context;
@@ -38,6 +39,8 @@ pub(crate) struct Args {
     /// Runs of each way for each size.
     #[arg(long, default_value_t = 25)]
     runs: usize,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// Medians of one size in milliseconds.
@@ -79,6 +82,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         return Err(CliError::usage(format!("a size of {size} MiB, expected 1 to 256")));
     }
     let runs = args.runs.clamp(1, 10_000);
+    let page = args.report.wanted(out)?;
     let desc = args.cache.desc()?;
     let table = [open(args.device.as_deref(), &desc)?, open(Some("cpu"), &desc)?];
     let bar = out.progress("measuring", Some((args.sizes.len() * (runs + 2)) as u64));
@@ -90,8 +94,41 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let info = table[0].info();
     let report = Report { device: info.name.clone(), driver: info.driver.clone(), rows };
     print(&report, out)?;
+    if let Some(page) = page {
+        let mut shown = report::Report::new("bench boundary", "From one device to another and back");
+        shown.add_devices(table.iter().map(Context::info));
+        shown.ways = report.rows.iter().map(ways).collect();
+        page.write(&shown, out)?;
+    }
     out.json(&report)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// One size, for the page.
+fn ways(row: &Row) -> report::Ways {
+    let way = |name: &str, besides: f64| report::Way {
+        name: name.to_owned(),
+        // A run that noise made faster than the one it is compared with took nothing more.
+        parts: vec![
+            ("kernels".to_owned(), row.work_ms),
+            ("submission and wait".to_owned(), row.alone_ms),
+            ("boundary".to_owned(), besides.max(0.0)),
+        ],
+    };
+    report::Ways {
+        label: format!("{} at each boundary", table::bytes(row.bytes)),
+        ways: vec![
+            way("on the device", 0.0),
+            way("shared memory", row.shared_ms),
+            way("copies", row.copied_ms),
+        ],
+        remark: format!(
+            "Copied between the devices: {} in shared memory, {} with copies. Medians of {} runs.",
+            table::bytes(row.shared_bytes_copied),
+            table::bytes(row.copied_bytes_copied),
+            row.runs
+        ),
+    }
 }
 
 /// A session, with its input and output bound and the time that its native function took.

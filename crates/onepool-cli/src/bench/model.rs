@@ -15,6 +15,7 @@ use crate::open::{CacheArgs, may_decide, open_table};
 use crate::output::Output;
 use crate::place::PlaceArgs;
 use crate::precision::PrecisionArgs;
+use crate::report::{self, ReportArgs, Way};
 use crate::stop::StopArgs;
 use crate::table::{self, Table};
 use crate::verify::case::{inputs_of, model_of, outputs_of};
@@ -42,7 +43,7 @@ pub(crate) struct Args {
     runs: usize,
     /// Print `ready`, then for every line on standard input, `value` or `bound`, make one run that way and print its
     /// milliseconds.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "report")]
     serve: bool,
     /// Show the time of each operator.
     #[arg(long)]
@@ -55,6 +56,8 @@ pub(crate) struct Args {
     /// Keep chains of pointwise operators apart, to see what fusing them saves.
     #[arg(long)]
     no_chains: bool,
+    #[command(flatten)]
+    report: ReportArgs,
     #[command(flatten)]
     stop: StopArgs,
 }
@@ -93,6 +96,28 @@ struct ByValue {
     min_ms: f64,
 }
 
+impl Report {
+    /// Both ways, for the page.
+    fn ways(&self) -> report::Ways {
+        let part = |name: &str, ms: f64| (name.to_owned(), ms);
+        let by = &self.by_value;
+        let value = vec![
+            part("copied in", by.copy_in_ms),
+            part("run", by.run_ms),
+            part("copied out", by.copy_out_ms),
+        ];
+        let bound = vec![part("copied in", 0.0), part("run", self.median_ms), part("copied out", 0.0)];
+        report::Ways {
+            label: format!("Copying in and out against binding, medians of {} runs", self.runs),
+            ways: vec![
+                Way { name: "by value".to_owned(), parts: value },
+                Way { name: "bound".to_owned(), parts: bound },
+            ],
+            remark: format!("Saved by binding: {}.", self.saved.words()),
+        }
+    }
+}
+
 /// What the runtime said of the tensors' memory.
 #[derive(Debug, Serialize)]
 struct Bound {
@@ -112,6 +137,7 @@ const OTHER: f64 = 0.05;
 /// # Errors
 /// [`CliError`].
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
+    let page = args.report.wanted(out)?;
     let desc = args.cache.desc()?;
     let table = open_table(&args.device, true, &desc)?;
     let device = table.first().map(|c| c.info().name.clone()).unwrap_or_default();
@@ -149,6 +175,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         }
     }
     let saved = Difference::of(&times[3], &times[4]);
+    let runs_ms = times[4].clone();
     let [copy_in, between, copy_out, by_value, bound] = times.map(|mut all| {
         let median_ms = median(&mut all);
         (median_ms, all.first().copied().unwrap_or(0.0))
@@ -177,6 +204,17 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         profile: if args.profile { Some(ways.bound.profile()?) } else { None },
     };
     print(&report, out)?;
+    if let Some(page) = page {
+        let mut shown = report::Report::new("bench model", args.dir.display().to_string());
+        shown.runs_ms = runs_ms;
+        shown.ways = vec![report.ways()];
+        shown
+            .notes
+            .extend(report.differs.iter().map(|d| format!("The results are not the data set's: {d}.")));
+        shown.add_run(&session, &mut ways.bound)?;
+        page.measure_peaks(&mut shown, &session, out);
+        page.write(&shown, out)?;
+    }
     out.json(&report)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,6 +11,7 @@ use super::plot;
 use crate::error::CliError;
 use crate::open::{CacheArgs, open};
 use crate::output::Output;
+use crate::report::{self, ReportArgs, Way};
 use crate::stop;
 use crate::table::{self, Table};
 use onepool::device::Context;
@@ -37,6 +38,8 @@ pub(crate) struct Args {
     /// Where to write a plot (svg).
     #[arg(long)]
     plot: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// Fixed costs on one device, medians in microseconds.
@@ -74,6 +77,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     if let Some(size) = args.sizes.iter().find(|s| !(1..=1024).contains(*s)) {
         return Err(CliError::usage(format!("a size of {size} MiB, expected 1 to 1024")));
     }
+    let page = args.report.wanted(out)?;
     let context = open(args.device.as_deref(), &args.cache.desc()?)?;
     let runs_for = |mib: u32| args.runs.unwrap_or((360 / mib as usize).clamp(15, 60)).clamp(1, 100_000);
     let total: usize = args.sizes.iter().map(|&mib| runs_for(mib) + 2).sum();
@@ -98,8 +102,41 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         plot::transfers(path, &report.device, &report.rows)?;
         out.line(format!("plot written to {}", path.display()))?;
     }
+    if let Some(page) = page {
+        let mut shown = report::Report::new("bench transfer", "Copying in and out against binding");
+        shown.add_devices([info].into_iter());
+        shown.ways = report.rows.iter().map(ways).collect();
+        page.write(&shown, out)?;
+    }
     out.json(&report)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// One size, for the page.
+fn ways(row: &Transfer) -> report::Ways {
+    let way = |name: &str, [copied_in, run, copied_out]: [f64; 3]| Way {
+        name: name.to_owned(),
+        parts: vec![
+            ("copied in".to_owned(), copied_in),
+            ("run".to_owned(), run),
+            ("copied out".to_owned(), copied_out),
+        ],
+    };
+    report::Ways {
+        label: format!("{} in, {} out", table::bytes(row.input_bytes), table::bytes(row.output_bytes)),
+        ways: vec![
+            way("copied", [row.copy_in_ms, row.copied_run_ms, row.copy_out_ms]),
+            way("bound", [0.0, row.bound_ms, 0.0]),
+            way("work alone", [0.0, row.kernel_ms, 0.0]),
+        ],
+        remark: format!(
+            "Saved by binding: {}. The input was {}, the output {}. Medians of {} runs.",
+            row.saved.words(),
+            row.input_path,
+            row.output_path,
+            row.runs
+        ),
+    }
 }
 
 /// `y = leaky_relu(x)`: one operator that reads each byte once and writes each byte once.

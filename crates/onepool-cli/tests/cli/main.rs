@@ -9,6 +9,8 @@ mod compiler;
 mod formats;
 mod generate;
 mod onnx;
+mod packaging;
+mod report;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

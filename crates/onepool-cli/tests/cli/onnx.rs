@@ -91,10 +91,14 @@ impl Model {
         self
     }
 
-    pub(crate) fn node(mut self, op: &str, inputs: &[&str], outputs: &[&str]) -> Self {
+    pub(crate) fn node(self, op: &str, inputs: &[&str], outputs: &[&str]) -> Self {
+        self.named(&format!("the_{op}"), op, inputs, outputs)
+    }
+
+    pub(crate) fn named(mut self, name: &str, op: &str, inputs: &[&str], outputs: &[&str]) -> Self {
         let node = inputs.iter().fold(Message::default(), |m, i| m.text(1, i));
         let node = outputs.iter().fold(node, |m, o| m.text(2, o));
-        self.graph = self.graph.message(1, node.text(3, &format!("the_{op}")).text(4, op));
+        self.graph = self.graph.message(1, node.text(3, name).text(4, op));
         self
     }
 

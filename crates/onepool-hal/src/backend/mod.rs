@@ -10,6 +10,7 @@ pub mod opencl;
 pub mod vulkan;
 
 pub mod cpu;
+mod foreign;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
 pub(crate) mod install;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]
@@ -25,6 +26,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::foreign::{
+    ExportedMemory, Foreign, ForeignBuffer, ForeignMemory, MemoryFd, SemaphorePoint, Semaphores,
+};
 pub use self::statistics::{Executable, Statistic, StatisticValue};
 use crate::kernel::KernelSource;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId, PreparedId, Recording};
@@ -481,6 +485,39 @@ pub trait ContextBackend: Send + Sync + fmt::Debug {
         Err(DeviceError::Unsupported { what: "a dma-buf".to_owned() })
     }
 
+    /// A buffer or memory of the application's as a buffer of the context's. What is the application's is never
+    /// destroyed; a file descriptor is the driver's once this has succeeded.
+    ///
+    /// # Safety
+    /// It is of the device and as described, and lives until [`ContextBackend::destroy_buffer`] has returned. A buffer has
+    /// memory bound to it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`], [`DeviceError::Limit`].
+    #[allow(unsafe_code, reason = "the caller vouches for a handle that is not the backend's")]
+    unsafe fn import_buffer(&self, foreign: &Foreign) -> Result<BufferId, DeviceError> {
+        let _ = foreign;
+        Err(DeviceError::Unsupported { what: "buffers of the application".to_owned() })
+    }
+
+    /// Allocates a buffer in memory of its own, with a file descriptor by which other devices and processes take it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`], [`DeviceError::Limit`], out of memory.
+    fn export_buffer(&self, bytes: u64, kind: MemoryFd) -> Result<(BufferId, ExportedMemory), DeviceError> {
+        let _ = (bytes, kind);
+        Err(DeviceError::Unsupported { what: "file descriptors of memory".to_owned() })
+    }
+
+    /// Whether [`QueueBackend::submit_between`] takes a semaphore, as far as can be told.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`].
+    fn check_semaphore(&self, point: &SemaphorePoint) -> Result<(), DeviceError> {
+        let _ = point;
+        Err(DeviceError::Unsupported { what: "semaphores of the application".to_owned() })
+    }
+
     /// What was granted for a buffer.
     ///
     /// # Errors
@@ -572,6 +609,25 @@ pub trait QueueBackend: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`DeviceError`]; after an error nothing of the recording runs.
     fn submit_prepared(&self, prepared: PreparedId) -> Result<Timepoint, DeviceError>;
+
+    /// As [`QueueBackend::submit_prepared`], between semaphores; without a recording, the semaphores alone.
+    ///
+    /// # Safety
+    /// The semaphores are of the device and live until the submission has finished. Values that are signalled rise; a
+    /// binary semaphore that is waited for has a signal to come, and one that is signalled has none.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where [`ContextBackend::check_semaphore`] says so, and for a value that is not above
+    /// the semaphore's own.
+    #[allow(unsafe_code, reason = "the caller vouches for handles that are not the backend's")]
+    unsafe fn submit_between(
+        &self,
+        prepared: Option<PreparedId>,
+        semaphores: Semaphores<'_>,
+    ) -> Result<Timepoint, DeviceError> {
+        let _ = (prepared, semaphores);
+        Err(DeviceError::Unsupported { what: "semaphores of the application".to_owned() })
+    }
 
     /// Frees a prepared recording that no unfinished submission uses.
     fn release_prepared(&self, prepared: PreparedId);

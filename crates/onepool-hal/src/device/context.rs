@@ -14,7 +14,10 @@ use super::import::{Source, import};
 use super::kernel::Kernel;
 use super::queue::Queue;
 use super::traffic::Traffic;
-use crate::backend::{BufferDesc, ContextBackend, ContextDesc, DeviceError, DeviceInfo, MemoryUsage};
+use crate::backend::{
+    BufferDesc, ContextBackend, ContextDesc, DeviceError, DeviceInfo, ExportedMemory, Foreign, ForeignBuffer,
+    ForeignMemory, MemoryFd, MemoryUsage,
+};
 use crate::kernel::{KernelSource, NativeKernel};
 use crate::recording::{BufferId, BufferRange};
 use onepool_core::memory::budget::{Budget, BudgetKind};
@@ -186,6 +189,100 @@ impl Context {
                 release();
             }
         })
+    }
+
+    /// A buffer of the application's, in place: what a run reads and writes is the application's buffer. `release` is
+    /// called once the context let go of it, or at once on an error.
+    ///
+    /// A buffer is imported once; [`Buffer::sub_buffer`] gives parts of it, whose offsets are multiples of
+    /// [`Limits::argument_alignment`](crate::backend::Limits::argument_alignment). The application orders its own use of
+    /// the buffer against runs: on the queue of the context by the order of submission, else by
+    /// [semaphores](Context::semaphore) or by waiting for runs.
+    ///
+    /// # Safety
+    /// The buffer is of the device that the context was opened on, was made as described, has memory bound to all of it,
+    /// and lives until `release` is called. No one writes it while a run uses it, and no one reads it while a run
+    /// writes it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]: a null handle, a usage without `STORAGE_BUFFER`, another queue family's buffer, one
+    /// that is imported already, a device that is no application's. [`DeviceError::Limit`] for a size that is too large.
+    pub unsafe fn import_buffer(
+        &self,
+        buffer: &ForeignBuffer,
+        access: ReadWrite,
+        release: Box<dyn FnOnce() + Send>,
+    ) -> Result<Buffer, Error> {
+        // SAFETY: as the caller promises.
+        unsafe { self.import_foreign(&Foreign::Buffer(*buffer), access, release) }
+    }
+
+    /// A buffer on memory of the application's, or of someone else's who gave a file descriptor, in place. As
+    /// [`Context::import_buffer`] else.
+    ///
+    /// # Safety
+    /// The memory is of the context's device, or the descriptor of such memory, as described; it lives until `release` is
+    /// called. No one writes the bytes while a run uses them, and no one reads them while a run writes them. What other
+    /// objects on the memory make of the bytes is the application's: an image there is in linear tiling and in layout
+    /// `GENERAL`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]: a null handle, an offset or a memory type that no buffer of ours can have, a
+    /// descriptor that the device does not take; [`DeviceError::Limit`] for a buffer that leaves the memory. A
+    /// [`Refusal`] of the driver's. A file descriptor is still the caller's then.
+    pub unsafe fn import_memory(
+        &self,
+        memory: &ForeignMemory,
+        access: ReadWrite,
+        release: Box<dyn FnOnce() + Send>,
+    ) -> Result<Buffer, Error> {
+        // SAFETY: as the caller promises.
+        unsafe { self.import_foreign(&Foreign::Memory(*memory), access, release) }
+    }
+
+    /// # Safety
+    /// As [`Context::import_buffer`] and [`Context::import_memory`].
+    unsafe fn import_foreign(
+        &self,
+        foreign: &Foreign,
+        access: ReadWrite,
+        release: Box<dyn FnOnce() + Send>,
+    ) -> Result<Buffer, Error> {
+        let core = self.core();
+        // SAFETY: as the caller promises.
+        let imported = unsafe { core.backend.import_buffer(foreign) };
+        let imported = imported.and_then(|id| core.backend.buffer_info(id).map(|info| (id, info)));
+        let (id, info) = match imported {
+            Ok(imported) => imported,
+            Err(error) => {
+                release();
+                return Err(match error {
+                    DeviceError::ImportRefused { code } => Refusal::DriverRefused { code }.into(),
+                    error => error.into(),
+                });
+            }
+        };
+        // The memory is someone else's to count.
+        let reservation = core.budget.count(BudgetKind::Import, info.heap, 0);
+        let memory = Memory::new(core, id, info, None, reservation, None);
+        let whole = ByteRange::up_to(info.bytes);
+        Ok(Buffer::whole(memory.lease(whole, access, None, Some(Pin::Release(release)))))
+    }
+
+    /// A buffer of `bytes` bytes in memory of its own, which others take by a file descriptor: another device, API or
+    /// process. They are done with it before it is dropped, and order their use of it as
+    /// [`Context::import_buffer`] says.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device has no such descriptors; [`DeviceError::Limit`]; out of memory.
+    pub fn export_buffer(&self, bytes: u64, kind: MemoryFd) -> Result<(Buffer, ExportedMemory), Error> {
+        let core = self.core();
+        let (id, exported) = core.backend.export_buffer(bytes, kind)?;
+        let info = core.backend.buffer_info(id)?;
+        let reservation = core.budget.count(BudgetKind::Allocation, info.heap, bytes);
+        let memory = Memory::new(core, id, info, None, reservation, None);
+        let whole = ByteRange::up_to(bytes);
+        Ok((Buffer::whole(memory.lease(whole, ReadWrite::ReadWrite, None, None)), exported))
     }
 
     /// Where the device sees the byte at `address`, with the bytes that are open from there on.

@@ -95,6 +95,8 @@ pub(super) struct Flight {
     pub(super) claim: Option<Claim>,
     /// Whether what the recording wrote arrives at the host with it: it is all of the recording, or its last piece.
     pub(super) ends: bool,
+    /// When the host gives up waiting for it: it waits for semaphores that others signal.
+    pub(super) deadline: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -300,6 +302,7 @@ impl Core {
         point: Timepoint,
         timeout: Option<std::time::Duration>,
     ) -> Result<(), DeviceError> {
+        let timeout = timeout.or_else(|| self.patience());
         let waited = backend.wait(point, timeout);
         let retired = match &waited {
             Ok(()) | Err(DeviceError::Kernel { .. }) => self.retire(queue, point),
@@ -308,6 +311,19 @@ impl Core {
             Err(_) => Ok(()),
         };
         waited.and(retired)
+    }
+
+    /// How long the host waits where unfinished submissions wait for semaphores that others signal: queues may share
+    /// one of the device, so each may stand behind these.
+    fn patience(&self) -> Option<Duration> {
+        let state = self.state();
+        let limited = state.queues.iter().flatten().filter_map(|lane| {
+            let is_open = |flight: &&Flight| {
+                flight.deadline.is_some() && lane.backend.completed().is_ok_and(|now| now < flight.point)
+            };
+            lane.flights.iter().filter(is_open).filter_map(|flight| flight.deadline).max()
+        });
+        limited.max().map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     /// The state once no other thread has a reservation in the way.

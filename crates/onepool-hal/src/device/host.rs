@@ -222,7 +222,14 @@ fn show(state: &mut State, by: Origin, barrier: Barrier) -> Result<Option<Pendin
     let recording = Recording { commands: vec![Command::Barrier(barrier)], ..Recording::default() };
     let point = lane.backend.submit(&recording)?;
     let payload = Payload::Once(Arc::new(Work::default()));
-    lane.flights.push_back(Flight { point, payload, regions: Vec::new(), claim: None, ends: true });
+    lane.flights.push_back(Flight {
+        point,
+        payload,
+        regions: Vec::new(),
+        claim: None,
+        ends: true,
+        deadline: None,
+    });
     Ok(Some((*index, Arc::clone(&lane.backend), point)))
 }
 

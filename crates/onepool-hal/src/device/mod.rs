@@ -35,6 +35,7 @@ mod kernel;
 mod pieces;
 mod queue;
 mod scope;
+mod semaphore;
 mod traffic;
 
 pub use self::buffer::Buffer;
@@ -47,4 +48,5 @@ pub use self::kernel::{Kernel, KernelArg};
 pub use self::pieces::Submission;
 pub use self::queue::{Prepared, Queue};
 pub use self::scope::{Lent, Scope, ScopedBuffer, scope};
+pub use self::semaphore::Semaphore;
 pub use self::traffic::Traffic;

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use super::core::{Flight, Payload, Reserved, State, Work, resource_of};
 use super::error::{Error, Problem, UsageError};
 use super::event::Event;
 use super::queue::{Prepared, is_before};
+use super::semaphore::{Exchange, Semaphore, submit_between};
 use crate::backend::Timepoint;
 use crate::recording::{Command, Recording};
 use onepool_core::memory::coherency::{Left, Origin};
@@ -22,17 +24,41 @@ pub struct Submission {
     point: Timepoint,
     /// Keeps others away while some of several pieces are not submitted.
     reservation: Option<u64>,
+    exchange: Option<Exchange>,
 }
 
 impl Submission {
     /// Waits for what stands in the way, and keeps it away from then on.
     pub(super) fn begin(prepared: &Prepared) -> Result<Submission, Error> {
+        let prepared = prepared.clone();
         let mut begun =
-            Submission { prepared: prepared.clone(), next: 0, point: Timepoint(0), reservation: None };
+            Submission { prepared, next: 0, point: Timepoint(0), reservation: None, exchange: None };
         if begun.pieces() > 1 {
             begun.reservation = Some(begun.reserve()?);
         }
         Ok(begun)
+    }
+
+    /// The first piece waits for `waits`, and the last one signals `signals`. Where there are waits, the host waits for
+    /// the pieces for at most `limit`; after that they still use what they use, until they end.
+    ///
+    /// # Errors
+    /// [`UsageError`]: a semaphore of another context; waits, where the recording uses memory that is borrowed for a
+    /// scope ([`scope`](super::scope())), whose end would have to wait without limit.
+    pub fn between(
+        mut self,
+        waits: &[Semaphore],
+        signals: &[Semaphore],
+        limit: Duration,
+    ) -> Result<Submission, Error> {
+        const CONTEXT: &str = "between";
+        let exchange = Exchange::new(&self.prepared.queue.core, CONTEXT, waits, signals, limit)?;
+        if exchange.waits() && !self.work().scoped.is_empty() {
+            let what = "borrowed memory is not bound to a run that waits for semaphores, which may never be signalled; bind a HostRegion or a buffer".to_owned();
+            return Err(UsageError::new(CONTEXT, Problem::Busy { what }).into());
+        }
+        self.exchange = Some(exchange);
+        Ok(self)
     }
 
     /// How many pieces there are.
@@ -56,10 +82,15 @@ impl Submission {
         let piece = piece.ok_or_else(|| {
             UsageError::new("submit_next", Problem::Foreign { object: "piece of a recording" })
         })?;
+        let (first, ends) = (self.next == 0, self.next + 1 == self.pieces());
+        let exchange = self.exchange.as_ref();
+        let submit = || match exchange {
+            None => queue.backend.submit_prepared(piece),
+            Some(exchange) => submit_between(&*queue.backend, Some(piece), exchange.of_piece(first, ends)),
+        };
         let point = match self.reservation {
-            None => queue.launch(CONTEXT, &self.payload(), || queue.backend.submit_prepared(piece))?,
+            None => queue.launch_between(CONTEXT, &self.payload(), exchange, submit)?,
             Some(id) => {
-                let ends = self.next + 1 == self.pieces();
                 let mut state = queue.core.state();
                 check(&state, self.work())?;
                 let own = state.reserved.iter_mut().find(|reserved| reserved.id == id);
@@ -70,8 +101,9 @@ impl Submission {
                     regions: Vec::new(),
                     claim: None,
                     ends,
+                    deadline: exchange.and_then(Exchange::deadline),
                 };
-                let taken = queue.take_off(&mut state, flight, || queue.backend.submit_prepared(piece));
+                let taken = queue.take_off(&mut state, flight, submit);
                 if ends && taken.is_ok() {
                     hand_over(&mut state, queue.index, id);
                 }
@@ -112,7 +144,8 @@ impl Submission {
             }
             state.next_hold += 1;
             let (id, point) = (state.next_hold, Timepoint(u64::MAX));
-            let flight = Flight { point, payload: self.payload(), regions, claim, ends: false };
+            let flight =
+                Flight { point, payload: self.payload(), regions, claim, ends: false, deadline: None };
             state.reserved.push(Reserved { id, queue: queue.index, thread: None, flight });
             Ok(id)
         });

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::batch::Batch;
 use super::check::Checker;
@@ -14,6 +15,7 @@ use super::core::{Core, Flight, Lane, Payload, State, Work};
 use super::error::{Error, Problem, UsageError};
 use super::event::Event;
 use super::pieces::{self, Submission};
+use super::semaphore::{Exchange, Semaphore, submit_between};
 use crate::backend::{DeviceError, QueueBackend, Timepoint};
 use crate::recording::{Command, PreparedId, Recording};
 use onepool_core::memory::coherency::{Access, Origin, Tracker};
@@ -73,6 +75,11 @@ impl Queue {
             QueueInner { core: Arc::clone(core), backend, index, batch: Mutex::default() }
         });
         Ok(Queue { inner })
+    }
+
+    /// Whether both are handles of one queue.
+    pub fn is_same(&self, other: &Queue) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// Checks a recording and translates it for many submissions. Buffers and kernels it names live as
@@ -220,6 +227,28 @@ impl Queue {
         self.inner.flush().map_or(Ok(()), |fate| fate.map(drop))
     }
 
+    /// Submits waits and signals of semaphores alone: what is submitted later begins after `waits`; `signals` follow all
+    /// that was submitted before. The host waits for the event for at most `limit`, where there are waits.
+    ///
+    /// # Errors
+    /// [`UsageError`] for a semaphore of another context, and the device's.
+    pub fn exchange(
+        &self,
+        waits: &[Semaphore],
+        signals: &[Semaphore],
+        limit: Duration,
+    ) -> Result<Event, Error> {
+        const CONTEXT: &str = "exchange";
+        let inner = &self.inner;
+        inner.flush();
+        let exchange = Exchange::new(&inner.core, CONTEXT, waits, signals, limit)?;
+        let payload = Payload::Once(Arc::default());
+        let point = inner.launch_between(CONTEXT, &payload, Some(&exchange), || {
+            submit_between(&*inner.backend, None, exchange.of_piece(true, true))
+        })?;
+        Ok(Event::submitted(inner, point))
+    }
+
     /// Submits the commands enqueued so far and waits until everything submitted has finished.
     ///
     /// # Errors
@@ -268,6 +297,17 @@ impl QueueInner {
         payload: &Payload,
         submit: impl FnOnce() -> Result<Timepoint, DeviceError>,
     ) -> Result<Timepoint, Error> {
+        self.launch_between(context, payload, None, submit)
+    }
+
+    /// As [`QueueInner::launch`], of what waits for semaphores, where `exchange` says so.
+    pub(super) fn launch_between(
+        self: &Arc<Self>,
+        context: &'static str,
+        payload: &Payload,
+        exchange: Option<&Exchange>,
+        submit: impl FnOnce() -> Result<Timepoint, DeviceError>,
+    ) -> Result<Timepoint, Error> {
         let (core, work) = (&self.core, payload.work());
         let other = |index: usize, flight: &Flight| is_before(self.index, work, index, flight);
         let launched = core.when_free(other, |state| -> Result<_, Error> {
@@ -283,7 +323,8 @@ impl QueueInner {
                 core.flush(&work.flush)?;
             }
             let payload = payload.clone();
-            let flight = Flight { point: Timepoint(0), payload, regions, claim, ends: true };
+            let deadline = exchange.and_then(Exchange::deadline);
+            let flight = Flight { point: Timepoint(0), payload, regions, claim, ends: true, deadline };
             self.take_off(state, flight, submit)
         });
         let (point, flights) = launched??;
@@ -343,9 +384,10 @@ impl Drop for QueueInner {
         let mut state = self.core.state();
         let lane = state.queues.get_mut(self.index).and_then(Option::take);
         drop(state);
-        if let Some(lane) = lane {
-            // The device may still work on them: leaked memory is safe, freed memory is not.
-            lane.flights.into_iter().for_each(std::mem::forget);
+        if let Some(lane) = lane.filter(|lane| !lane.flights.is_empty()) {
+            // The device may still work on them: leaked memory is safe, freed memory is not. The queue, which would wait for
+            // them, is leaked too.
+            std::mem::forget(lane);
         }
     }
 }
@@ -372,6 +414,10 @@ impl fmt::Debug for Prepared {
 /// Whether `work`, submitted to queue `own`, waits for a flight of queue `of`: one queue runs in order by itself, also
 /// after a recording of which some pieces are not submitted yet.
 pub(super) fn is_before(own: usize, work: &Work, of: usize, flight: &Flight) -> bool {
+    // The end of a scope waits without limit, so borrowed memory is not used after what may never end.
+    if flight.deadline.is_some() && !work.scoped.is_empty() {
+        return true;
+    }
     match of == own {
         true => flight.is_reserved(),
         false => flight.work().conflicts_with(work),

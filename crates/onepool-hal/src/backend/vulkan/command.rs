@@ -159,6 +159,7 @@ impl Recorded {
             // SAFETY: recording outside a render pass; the pool has that many queries.
             unsafe { device.raw().cmd_reset_query_pool(self.command, self.queries, 0, self.slots) };
         }
+        encoder.meet_application();
         encoder.begin_images(recording, &mut self.leases)?;
         let mut sets = sets.into_iter();
         for command in &recording.commands {
@@ -181,6 +182,7 @@ impl Recorded {
                 Command::Timestamp { .. } => {}
             }
         }
+        encoder.meet_application();
         // SAFETY: the buffer is recording.
         unsafe { device.raw().end_command_buffer(self.command) }
             .map_err(|code| device.error("vkEndCommandBuffer", code, 0))?;
@@ -384,6 +386,7 @@ impl Argument {
             _ if is_image => return Err(refuse(format!("argument {} is no image", binding.number))),
             _ => {}
         }
+        buffer.check_usage(usage_of(binding.ty))?;
         let (alignment, limit) = match binding.texel {
             None => (limits.argument_alignment, limits.max_argument_bytes),
             Some((_, texel)) => (limits.texel_alignment, limits.max_texels.saturating_mul(texel)),
@@ -420,6 +423,16 @@ impl Argument {
                 Ok(Argument::View(view))
             }
         }
+    }
+}
+
+/// What a buffer must have been made for.
+fn usage_of(ty: vk::DescriptorType) -> vk::BufferUsageFlags {
+    match ty {
+        vk::DescriptorType::UNIFORM_BUFFER => vk::BufferUsageFlags::UNIFORM_BUFFER,
+        vk::DescriptorType::UNIFORM_TEXEL_BUFFER => vk::BufferUsageFlags::UNIFORM_TEXEL_BUFFER,
+        vk::DescriptorType::STORAGE_TEXEL_BUFFER => vk::BufferUsageFlags::STORAGE_TEXEL_BUFFER,
+        _ => vk::BufferUsageFlags::STORAGE_BUFFER,
     }
 }
 
@@ -524,6 +537,8 @@ impl Encoder<'_> {
         let (from, to) = (self.buffers.get(src.buffer)?, self.buffers.get(dst.buffer)?);
         from.check(src)?;
         to.check(dst)?;
+        from.check_usage(vk::BufferUsageFlags::TRANSFER_SRC)?;
+        to.check_usage(vk::BufferUsageFlags::TRANSFER_DST)?;
         if src.bytes != dst.bytes {
             return Err(DeviceError::Limit { what: "a copy's source", asked: src.bytes, limit: dst.bytes });
         }
@@ -545,6 +560,7 @@ impl Encoder<'_> {
     fn fill(&self, dst: &BufferRange, value: u32) -> Result<(), DeviceError> {
         let to = self.buffers.get(dst.buffer)?;
         to.check(dst)?;
+        to.check_usage(vk::BufferUsageFlags::TRANSFER_DST)?;
         if !dst.offset.is_multiple_of(4) || !dst.bytes.is_multiple_of(4) {
             return Err(DeviceError::Unsupported {
                 what: format!(
@@ -558,6 +574,23 @@ impl Encoder<'_> {
             unsafe { self.device.raw().cmd_fill_buffer(self.command, to.raw, dst.offset, dst.bytes, value) };
         }
         Ok(())
+    }
+
+    /// On an application's device, orders what was submitted before against what is after, whatever stages of the
+    /// application's that is: it may submit to the queue too.
+    fn meet_application(&self) {
+        if !self.device.is_shared() {
+            return;
+        }
+        let all = vk::PipelineStageFlags::ALL_COMMANDS;
+        let memory = [vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::MEMORY_WRITE)
+            .dst_access_mask(vk::AccessFlags::MEMORY_READ | vk::AccessFlags::MEMORY_WRITE)];
+        let flags = vk::DependencyFlags::empty();
+        // SAFETY: as above.
+        unsafe {
+            self.device.raw().cmd_pipeline_barrier(self.command, all, all, flags, &memory, &[], &[]);
+        }
     }
 
     fn barrier(&self, barrier: Barrier) {

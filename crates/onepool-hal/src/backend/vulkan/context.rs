@@ -9,14 +9,16 @@ use ash::vk;
 use super::cache::PipelineCache;
 use super::device::Device;
 use super::dma_buf;
+use super::foreign;
 use super::import::import;
 use super::kernel::Kernel;
 use super::memory::Pool;
 use super::queue::Queue;
+use super::semaphore;
 use super::shared::Shared;
 use crate::backend::{
-    BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, HostAddress, KernelDesc,
-    MemoryUsage, QueueBackend,
+    BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, ExportedMemory, Foreign,
+    HostAddress, KernelDesc, MemoryFd, MemoryUsage, QueueBackend, SemaphorePoint,
 };
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 use onepool_core::memory::budget::HeapBudget;
@@ -104,6 +106,34 @@ impl ContextBackend for Context {
         usage.imports += 1;
         drop(usage);
         Ok(write(&shared.buffers).insert(buffer))
+    }
+
+    unsafe fn import_buffer(&self, foreign: &Foreign) -> Result<BufferId, DeviceError> {
+        let shared = &*self.shared;
+        shared.device.alive()?;
+        let known = |raw: vk::Buffer| read(&shared.buffers).iter().any(|buffer| buffer.raw == raw);
+        // SAFETY: as the caller promises.
+        let buffer = unsafe { foreign::import(&shared.device, foreign, known)? };
+        let mut usage = lock(&shared.usage);
+        usage.imported += buffer.info.bytes;
+        usage.imports += 1;
+        drop(usage);
+        Ok(write(&shared.buffers).insert(buffer))
+    }
+
+    fn export_buffer(&self, bytes: u64, kind: MemoryFd) -> Result<(BufferId, ExportedMemory), DeviceError> {
+        let shared = &*self.shared;
+        shared.device.alive()?;
+        let (buffer, exported) = foreign::export(&shared.device, bytes, kind)?;
+        let mut usage = lock(&shared.usage);
+        usage.allocated += bytes;
+        usage.allocations += 1;
+        drop(usage);
+        Ok((write(&shared.buffers).insert(buffer), exported))
+    }
+
+    fn check_semaphore(&self, point: &SemaphorePoint) -> Result<(), DeviceError> {
+        semaphore::check(&self.shared.device, point)
     }
 
     fn buffer_info(&self, buffer: BufferId) -> Result<BufferInfo, DeviceError> {

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use ash::vk;
 
-use super::features::Extensions;
-use super::importable::{import_types, takes_dma_bufs};
+use super::features::{Extensions, Features};
+use super::importable::{import_types, takes_dma_bufs, takes_opaque_fds};
 use super::instance::Instance;
 use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
+use super::share::Share;
 use super::{Without, error, image_rules};
 use crate::backend::pace::Waiters;
 use crate::backend::{ContextDesc, DeviceError, DeviceInfo, DeviceKind, QueuePriority};
@@ -30,6 +31,8 @@ pub(super) struct Device {
     pub(super) host_memory: Option<ash::ext::external_memory_host::Device>,
     /// Functions for dma-bufs, where buffers of ours can be made of them.
     pub(super) dma_bufs: Option<ash::khr::external_memory_fd::Device>,
+    /// Functions for descriptors of memory, where buffers of ours can be made of opaque ones.
+    pub(super) memory_fds: Option<ash::khr::external_memory_fd::Device>,
     has_budgets: bool,
     /// How pipelines of the caller's kernels are kept inside their arguments.
     pub(super) guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
@@ -39,6 +42,8 @@ pub(super) struct Device {
     next_queue: AtomicUsize,
     lost: OnceLock<String>,
     pub(super) waiters: Waiters,
+    /// The device is an application's.
+    share: Option<Share>,
     // Outlives the device.
     pub(super) instance: Arc<Instance>,
 }
@@ -58,14 +63,11 @@ impl Device {
         desc: &ContextDesc,
         without: Without,
     ) -> Result<Self, DeviceError> {
-        let Probe { physical, mut info, extensions, mut features, family, queues, timestamp_bits, cache } =
-            probe;
-        let has_timeline = features.has_timeline() && !without.timeline;
-        let has_barrier2 = features.has_synchronization2() && !without.synchronization2;
+        let Probe { physical, ref info, ref extensions, mut features, family, queues, .. } = probe;
         let priorities = vec![1.0; queues as usize];
         let names: Vec<_> = extensions.to_enable().map(|name| name.as_ptr()).collect();
         let guard = features.guard(desc.robustness);
-        let mut chain = features.chain(&extensions);
+        let mut chain = features.chain(extensions);
         let _alone = layer::alone();
         let calls = instance.functions();
         let mut create = |low: bool| {
@@ -83,7 +85,7 @@ impl Device {
             // device (VUID-vkCreateDevice-ppEnabledExtensionNames-01387, VUID-VkDeviceCreateInfo-pNext-00373).
             unsafe { calls.create_device(physical, &device_info, None) }
         };
-        let low = desc.priority == QueuePriority::Auto && info.may_show() && has_priorities(&extensions);
+        let low = desc.priority == QueuePriority::Auto && info.may_show() && has_priorities(extensions);
         let mut created = create(low);
         // A system may keep priorities for whom it trusts; a driver may have no low one.
         if let (true, Err(code)) = (low, &created)
@@ -95,8 +97,45 @@ impl Device {
         let raw = created.map_err(|code| error("vkCreateDevice", code, 0))?;
         let queues = (0..queues)
             // SAFETY: a queue that was created with the device, VUID-vkGetDeviceQueue-queueIndex-00385.
-            .map(|index| Mutex::new(unsafe { raw.get_device_queue(family, index) }))
+            .map(|index| unsafe { raw.get_device_queue(family, index) })
             .collect();
+        let probe = Probe { features, ..probe };
+        Ok(Device::made(instance.clone(), probe, (raw, queues), guard, without, None))
+    }
+
+    /// The device that an application made.
+    ///
+    /// # Safety
+    /// As [`ApplicationDevice::open`](super::ApplicationDevice::open).
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] for a robustness that it was not made with.
+    pub(super) unsafe fn of_application(
+        instance: Arc<Instance>,
+        probe: Probe,
+        (raw, queue, share): (ash::Device, vk::Queue, Share),
+        desc: &ContextDesc,
+        without: Without,
+    ) -> Result<Self, DeviceError> {
+        let all = Features::query(instance.functions(), probe.physical, &probe.extensions);
+        let second = all.robustness2.robust_buffer_access2 == vk::TRUE;
+        let guard = probe.features.guard_as_made(desc.robustness, second)?;
+        Ok(Device::made(instance, probe, (raw, vec![queue]), guard, without, Some(share)))
+    }
+
+    /// What all devices have, however they were made.
+    fn made(
+        instance: Arc<Instance>,
+        probe: Probe,
+        (raw, queues): (ash::Device, Vec<vk::Queue>),
+        guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
+        without: Without,
+        share: Option<Share>,
+    ) -> Self {
+        let Probe { physical, mut info, extensions, features, family, timestamp_bits, cache, .. } = probe;
+        let has_timeline = features.has_timeline() && !without.timeline;
+        let has_barrier2 = features.has_synchronization2() && !without.synchronization2;
+        let calls = instance.functions();
         let host_memory =
             info.import.is_some().then(|| ash::ext::external_memory_host::Device::new(calls, &raw));
         if let (Some(functions), Some(rules)) = (&host_memory, &info.import) {
@@ -108,12 +147,15 @@ impl Device {
         }
         let dma_bufs = takes_dma_bufs(calls, physical, &extensions)
             .then(|| ash::khr::external_memory_fd::Device::new(calls, &raw));
+        let memory_fds = takes_opaque_fds(calls, physical, &extensions)
+            .then(|| ash::khr::external_memory_fd::Device::new(calls, &raw));
         // Drivers that only compile were seen to crash on an image.
         let samplers =
             if only_compiles(&info) { None } else { image_rules::probe(calls, physical, &raw, &mut info) };
-        Ok(Device {
+        Device {
             physical,
             dma_bufs,
+            memory_fds,
             has_budgets: extensions.has(ash::ext::memory_budget::NAME),
             guard,
             cache,
@@ -123,14 +165,15 @@ impl Device {
             barrier2: has_barrier2.then(|| barrier2_function(calls, &raw, &extensions)),
             host_memory,
             samplers,
-            queues,
+            queues: queues.into_iter().map(Mutex::new).collect(),
+            share,
             next_queue: AtomicUsize::new(0),
             lost: OnceLock::new(),
             waiters: Waiters::new(info.kind == DeviceKind::Cpu),
             info,
             raw,
             instance,
-        })
+        }
     }
 
     /// The device's functions, with a turn at the validation layer.
@@ -166,10 +209,23 @@ impl Device {
         index: usize,
         call: impl FnOnce(vk::Queue) -> Result<R, DeviceError>,
     ) -> Result<R, DeviceError> {
-        match self.queues.get(index) {
-            Some(queue) => call(*lock(queue)),
-            None => Err(DeviceError::Stale { object: "queue" }),
-        }
+        let Some(queue) = self.queues.get(index) else {
+            return Err(DeviceError::Stale { object: "queue" });
+        };
+        let queue = lock(queue);
+        let Some(held) = self.share.as_ref().and_then(|share| share.lock.as_ref()) else {
+            return call(*queue);
+        };
+        let (mut call, mut result) = (Some(call), None);
+        held(&mut || {
+            if let Some(call) = call.take() {
+                result = Some(call(*queue));
+            }
+        });
+        result.unwrap_or_else(|| {
+            let what = "a lock of the queue that does not call what it is given".to_owned();
+            Err(DeviceError::Unsupported { what })
+        })
     }
 
     /// Budget and usage of each heap, where the driver tells.
@@ -213,8 +269,17 @@ impl Device {
         self.error("test", vk::Result::ERROR_DEVICE_LOST, 0)
     }
 
-    /// Waits until every queue is idle; a lost device is.
+    /// Whether it is an application's.
+    pub(super) fn is_shared(&self) -> bool {
+        self.share.is_some()
+    }
+
+    /// Waits until every queue is idle; a lost device is. An application's device is left alone: it has queues of others,
+    /// and each queue of ours has waited for its own work.
     pub(super) fn wait_idle(&self) {
+        if self.is_shared() {
+            return;
+        }
         // Nothing was submitted to such a device, and drivers were seen to crash.
         if only_compiles(&self.info) {
             return;
@@ -238,7 +303,9 @@ impl Drop for Device {
             for sampler in self.samplers.into_iter().flatten() {
                 self.raw.destroy_sampler(sampler, None);
             }
-            self.raw.destroy_device(None);
+            if !self.is_shared() {
+                self.raw.destroy_device(None);
+            }
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn import(device: &Device, pages: &DmaBuf, address: HostAddress) -> R
         heap: device.info.memory.import_heap().unwrap_or_default(),
         imported: true,
     };
-    Ok(Buffer::new(raw, info, Memory::DmaBuf(memory)))
+    Ok(Buffer::new(raw, info, Memory::Fd(memory)))
 }
 
 /// Memory that is the pages, bound to the fresh buffer `raw`.

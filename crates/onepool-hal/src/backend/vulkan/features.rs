@@ -5,7 +5,7 @@ use std::ptr;
 
 use ash::vk;
 
-use crate::backend::Robustness;
+use crate::backend::{DeviceError, Robustness};
 use onepool_spirv::Requires;
 
 /// Extensions that are used, with the version whose core has them.
@@ -76,6 +76,23 @@ impl Extensions {
         EXTENSIONS.iter().any(|(known, core)| *known == name && self.version >= *core)
     }
 
+    /// Of these, those that `is_enabled` names.
+    pub(super) fn enabled(mut self, is_enabled: impl Fn(&CStr) -> bool) -> Self {
+        self.offered.retain(|name| is_enabled(name));
+        self
+    }
+
+    /// The names that an application is asked to enable: priorities of queues and reports of compilers are no use there.
+    pub(super) fn to_request(&self) -> impl Iterator<Item = &'static CStr> + '_ {
+        let unused = [
+            ash::khr::global_priority::NAME,
+            ash::ext::global_priority::NAME,
+            ash::khr::pipeline_executable_properties::NAME,
+            ash::ext::robustness2::NAME,
+        ];
+        self.to_enable().filter(move |name| !unused.contains(name))
+    }
+
     /// The names to enable on the device: those that its core does not have.
     pub(super) fn to_enable(&self) -> impl Iterator<Item = &'static CStr> + '_ {
         self.offered.iter().copied().filter(|name| !self.is_core(name))
@@ -85,26 +102,26 @@ impl Extensions {
 /// The feature structures that are asked for and turned on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Features {
-    base: vk::PhysicalDeviceFeatures,
-    storage_16: vk::PhysicalDevice16BitStorageFeatures<'static>,
-    storage_8: vk::PhysicalDevice8BitStorageFeatures<'static>,
-    float16_int8: vk::PhysicalDeviceShaderFloat16Int8Features<'static>,
-    pointers: vk::PhysicalDeviceVariablePointersFeatures<'static>,
-    timeline: vk::PhysicalDeviceTimelineSemaphoreFeatures<'static>,
-    synchronization2: vk::PhysicalDeviceSynchronization2Features<'static>,
-    memory_model: vk::PhysicalDeviceVulkanMemoryModelFeatures<'static>,
-    atomic_int64: vk::PhysicalDeviceShaderAtomicInt64Features<'static>,
-    subgroup_types: vk::PhysicalDeviceShaderSubgroupExtendedTypesFeatures<'static>,
-    dot_product: vk::PhysicalDeviceShaderIntegerDotProductFeatures<'static>,
-    maintenance4: vk::PhysicalDeviceMaintenance4Features<'static>,
-    subgroup_size: vk::PhysicalDeviceSubgroupSizeControlFeatures<'static>,
-    matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'static>,
-    workgroup_layout: vk::PhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR<'static>,
-    atomic_float: vk::PhysicalDeviceShaderAtomicFloatFeaturesEXT<'static>,
-    atomic_float2: vk::PhysicalDeviceShaderAtomicFloat2FeaturesEXT<'static>,
-    executables: vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR<'static>,
-    robustness2: vk::PhysicalDeviceRobustness2FeaturesEXT<'static>,
-    pipeline_robustness: vk::PhysicalDevicePipelineRobustnessFeaturesEXT<'static>,
+    pub(super) base: vk::PhysicalDeviceFeatures,
+    pub(super) storage_16: vk::PhysicalDevice16BitStorageFeatures<'static>,
+    pub(super) storage_8: vk::PhysicalDevice8BitStorageFeatures<'static>,
+    pub(super) float16_int8: vk::PhysicalDeviceShaderFloat16Int8Features<'static>,
+    pub(super) pointers: vk::PhysicalDeviceVariablePointersFeatures<'static>,
+    pub(super) timeline: vk::PhysicalDeviceTimelineSemaphoreFeatures<'static>,
+    pub(super) synchronization2: vk::PhysicalDeviceSynchronization2Features<'static>,
+    pub(super) memory_model: vk::PhysicalDeviceVulkanMemoryModelFeatures<'static>,
+    pub(super) atomic_int64: vk::PhysicalDeviceShaderAtomicInt64Features<'static>,
+    pub(super) subgroup_types: vk::PhysicalDeviceShaderSubgroupExtendedTypesFeatures<'static>,
+    pub(super) dot_product: vk::PhysicalDeviceShaderIntegerDotProductFeatures<'static>,
+    pub(super) maintenance4: vk::PhysicalDeviceMaintenance4Features<'static>,
+    pub(super) subgroup_size: vk::PhysicalDeviceSubgroupSizeControlFeatures<'static>,
+    pub(super) matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'static>,
+    pub(super) workgroup_layout: vk::PhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR<'static>,
+    pub(super) atomic_float: vk::PhysicalDeviceShaderAtomicFloatFeaturesEXT<'static>,
+    pub(super) atomic_float2: vk::PhysicalDeviceShaderAtomicFloat2FeaturesEXT<'static>,
+    pub(super) executables: vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR<'static>,
+    pub(super) robustness2: vk::PhysicalDeviceRobustness2FeaturesEXT<'static>,
+    pub(super) pipeline_robustness: vk::PhysicalDevicePipelineRobustnessFeaturesEXT<'static>,
 }
 
 impl Features {
@@ -192,6 +209,28 @@ impl Features {
             true => vk::PipelineRobustnessBufferBehaviorEXT::ROBUST_BUFFER_ACCESS_2,
             false => vk::PipelineRobustnessBufferBehaviorEXT::ROBUST_BUFFER_ACCESS,
         })
+    }
+
+    /// How pipelines of the caller's kernels ask to be kept inside their arguments, on a device that was made with these
+    /// features. `second`: the driver has the second form.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where all kernels are to be kept inside, and the device was made without that.
+    pub(super) fn guard_as_made(
+        &self,
+        robustness: Robustness,
+        second: bool,
+    ) -> Result<Option<vk::PipelineRobustnessBufferBehaviorEXT>, DeviceError> {
+        if robustness == Robustness::All && self.base.robust_buffer_access != vk::TRUE {
+            return Err(DeviceError::Unsupported {
+                what: "Robustness::All: the application made it without robustBufferAccess".to_owned(),
+            });
+        }
+        let by_pipeline = self.pipeline_robustness.pipeline_robustness == vk::TRUE;
+        Ok((by_pipeline && robustness == Robustness::Callers).then_some(match second {
+            true => vk::PipelineRobustnessBufferBehaviorEXT::ROBUST_BUFFER_ACCESS_2,
+            false => vk::PipelineRobustnessBufferBehaviorEXT::ROBUST_BUFFER_ACCESS,
+        }))
     }
 
     /// Whether timeline semaphores can be used.

@@ -51,11 +51,13 @@ pub(super) fn external_buffer(
     bytes: u64,
 ) -> Result<vk::Buffer, DeviceError> {
     let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(handle);
-    let info = vk::BufferCreateInfo::default()
+    let mut info = vk::BufferCreateInfo::default()
         .size(bytes)
         .usage(BUFFER_USAGE)
-        .sharing_mode(vk::SharingMode::EXCLUSIVE)
-        .push_next(&mut external);
+        .sharing_mode(vk::SharingMode::EXCLUSIVE);
+    if !handle.is_empty() {
+        info = info.push_next(&mut external);
+    }
     // SAFETY: the callers found the size not to be 0, and the kind importable (VUID-VkBufferCreateInfo-size-00912,
     // -pNext-00920).
     unsafe { device.raw().create_buffer(&info, None) }

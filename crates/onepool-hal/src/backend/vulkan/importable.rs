@@ -68,13 +68,27 @@ pub(super) fn takes_dma_bufs(
     physical: vk::PhysicalDevice,
     extensions: &Extensions,
 ) -> bool {
-    if ![ash::khr::external_memory_fd::NAME, ash::ext::external_memory_dma_buf::NAME]
-        .iter()
-        .all(|name| extensions.has(name))
-    {
-        return false;
-    }
-    let buffer = vk::PhysicalDeviceExternalBufferInfo::default().usage(BUFFER_USAGE).handle_type(DMA_BUF);
+    let names = [ash::khr::external_memory_fd::NAME, ash::ext::external_memory_dma_buf::NAME];
+    names.iter().all(|name| extensions.has(name)) && takes(instance, physical, DMA_BUF)
+}
+
+/// Whether buffers of ours can be made of an opaque descriptor, with other buffers in the same memory.
+pub(super) fn takes_opaque_fds(
+    instance: &ash::Instance,
+    physical: vk::PhysicalDevice,
+    extensions: &Extensions,
+) -> bool {
+    let opaque = vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD;
+    extensions.has(ash::khr::external_memory_fd::NAME) && takes(instance, physical, opaque)
+}
+
+/// Whether buffers of ours can be made of memory of a kind whose extension the device has.
+fn takes(
+    instance: &ash::Instance,
+    physical: vk::PhysicalDevice,
+    kind: vk::ExternalMemoryHandleTypeFlags,
+) -> bool {
+    let buffer = vk::PhysicalDeviceExternalBufferInfo::default().usage(BUFFER_USAGE).handle_type(kind);
     let mut found = vk::ExternalBufferProperties::default();
     // SAFETY: the handle is of this instance and the device speaks 1.1 and has the extension of the handle type.
     unsafe { instance.get_physical_device_external_buffer_properties(physical, &buffer, &mut found) };

@@ -9,7 +9,7 @@ use ash::vk;
 
 use super::debug::{Messages, Messenger};
 use super::layer::{self, Calls, Layer};
-use super::{API, error};
+use super::{API, error, null};
 use crate::backend::DeviceError;
 use crate::backend::install::{Missing, remedy};
 
@@ -27,6 +27,10 @@ pub(super) struct Instance {
     debug: Option<Messenger>,
     /// The version of the specification that the validation layer was written to, where it is on.
     layer_version: Option<u32>,
+    /// The version that it was made for.
+    version: u32,
+    /// It is an application's, with the validation layer or without.
+    foreign: Option<Layer>,
 }
 
 impl Instance {
@@ -38,6 +42,31 @@ impl Instance {
         let instance = Arc::new(Instance::create(validation)?);
         FIRST.get_or_init(|| Arc::clone(&instance));
         Ok(instance)
+    }
+
+    /// An application's instance, which was made for `version`, with the validation layer where `validation`.
+    ///
+    /// # Safety
+    /// It lives, and was made through `entry`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] for a null handle and for a version below 1.1.
+    pub(super) unsafe fn of_application(
+        entry: ash::Entry,
+        raw: ash::Instance,
+        version: u32,
+        validation: bool,
+    ) -> Result<Self, DeviceError> {
+        if raw.handle() == vk::Instance::null() {
+            return Err(null("instance"));
+        }
+        if version < vk::API_VERSION_1_1 {
+            let what =
+                "an instance that was made for Vulkan 1.0: 1.1 is needed (VkApplicationInfo::apiVersion)";
+            return Err(DeviceError::Unsupported { what: what.to_owned() });
+        }
+        let foreign = Some(Layer { is_on: validation });
+        Ok(Instance { entry, raw, debug: None, layer_version: None, version: version.min(API), foreign })
     }
 
     /// An instance under the validation layer whose functions are [`super::shim`]'s.
@@ -114,7 +143,7 @@ impl Instance {
             unsafe { raw.destroy_instance(None) };
             error("vkCreateDebugUtilsMessengerEXT", code, 0)
         })?;
-        Ok(Instance { entry, raw, debug, layer_version })
+        Ok(Instance { entry, raw, debug, layer_version, version: API, foreign: None })
     }
 
     /// The instance's functions, with a turn at the validation layer.
@@ -129,7 +158,12 @@ impl Instance {
 
     /// Whether the validation layer is on.
     pub(super) fn layer(&self) -> Layer {
-        Layer { is_on: self.debug.is_some() }
+        self.foreign.unwrap_or(Layer { is_on: self.debug.is_some() })
+    }
+
+    /// The version that it was made for; nothing later may be used.
+    pub(super) fn version(&self) -> u32 {
+        self.version
     }
 
     /// The version of the specification that the validation layer was written to, where it is on.
@@ -159,6 +193,9 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
+        if self.foreign.is_some() {
+            return;
+        }
         let _alone = layer::alone();
         // SAFETY: devices hold the instance by `Arc`, so none is left (VUID-vkDestroyInstance-instance-00629);
         // the messenger goes first and both go once.

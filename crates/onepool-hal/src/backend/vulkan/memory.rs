@@ -25,6 +25,7 @@ pub(super) struct Buffer {
     pub(super) raw: vk::Buffer,
     pub(super) info: BufferInfo,
     pub(super) memory: Memory,
+    usage: vk::BufferUsageFlags,
     // Texel views by (format, offset, bytes).
     views: Mutex<Kept<(vk::Format, u64, u64), vk::BufferView>>,
     // Images by offset.
@@ -37,13 +38,33 @@ pub(super) enum Memory {
     Allocated(Allocation),
     /// The caller's pages: the object, and its size in bytes.
     Imported(vk::DeviceMemory, u64),
-    /// The pages of a dma-buf, which the process has mapped by itself.
-    DmaBuf(vk::DeviceMemory),
+    /// Memory of a file descriptor. Pages of a dma-buf may be mapped by the process itself.
+    Fd(vk::DeviceMemory),
+    /// The application's, with the buffer.
+    Foreign,
+    /// The application's, without the buffer.
+    Lent,
 }
 
 impl Buffer {
     pub(super) fn new(raw: vk::Buffer, info: BufferInfo, memory: Memory) -> Self {
-        Buffer { raw, info, memory, views: Mutex::default(), images: Mutex::default() }
+        Buffer { raw, info, memory, usage: BUFFER_USAGE, views: Mutex::default(), images: Mutex::default() }
+    }
+
+    /// A buffer of the application's.
+    pub(super) fn foreign(raw: vk::Buffer, info: BufferInfo, usage: vk::BufferUsageFlags) -> Self {
+        Buffer { usage, ..Buffer::new(raw, info, Memory::Foreign) }
+    }
+
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the buffer was not made to be used so.
+    pub(super) fn check_usage(&self, needed: vk::BufferUsageFlags) -> Result<(), DeviceError> {
+        match self.usage.contains(needed) {
+            true => Ok(()),
+            false => Err(DeviceError::Unsupported {
+                what: format!("this use of a buffer of the application's, which it made without {needed:?}"),
+            }),
+        }
     }
 
     /// Whether the range lies in the buffer.
@@ -144,7 +165,7 @@ impl Buffer {
                 (allocation.memory(), allocation.offset(), allocation.offset() + allocation.size())
             },
             Memory::Imported(memory, bytes) => (*memory, 0, *bytes),
-            Memory::DmaBuf(_) => return None,
+            Memory::Fd(_) | Memory::Foreign | Memory::Lent => return None,
         };
         let (start, bytes) = atoms(base + offset, bytes, atom, end);
         Some(vk::MappedMemoryRange::default().memory(memory).offset(start).size(bytes))
@@ -305,12 +326,13 @@ impl Pool {
             for image in lock(&images).drain() {
                 image.destroy(device);
             }
-            device.raw().destroy_buffer(raw, None);
+            if !matches!(memory, Memory::Foreign) {
+                device.raw().destroy_buffer(raw, None);
+            }
             match memory {
+                Memory::Foreign | Memory::Lent => {}
                 Memory::Allocated(allocation) => self.give_back(allocation),
-                Memory::Imported(memory, _) | Memory::DmaBuf(memory) => {
-                    device.raw().free_memory(memory, None)
-                }
+                Memory::Imported(memory, _) | Memory::Fd(memory) => device.raw().free_memory(memory, None),
             }
         }
     }

@@ -3,12 +3,16 @@
 //! * `instance`: the loader, the instance, why there is none.
 //! * `probe`: physical devices, their limits and what may be imported; `features`: features.
 //! * `device`: the logical device, its queues, and the memory of its loss.
+//! * `application`: devices that an application owns; `request`: what they should have;
+//!   `enabled`: what they have; `share`: the application's part in them; `chain`: features in chains.
+//!   `foreign`: its buffers and memory.
 //! * `context`: what callers hold; `shared`: what it has in common with its queues.
 //! * `memory`: buffers; `import`, `dma_buf`: buffers over the application's pages; `importable`: what a driver takes;
 //!   `types`: choosing memory types.
 //! * `image`: images in buffers; `image_rules`: what the driver asks of them.
 //! * `kernel`: pipelines; `cache`: the pipeline cache on disk; `compiler`: what pipelines became.
-//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting.
+//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting; `semaphore`: those
+//!   of an application.
 //! * `bare`: the submission that ours is measured against.
 //! * `debug`: messages of the validation layer; `layer`: turns at it.
 //!
@@ -17,15 +21,19 @@
 
 #![allow(unsafe_code, reason = "calls of a C interface; each block names what makes it valid")]
 
+mod application;
 mod bare;
 mod cache;
+mod chain;
 mod command;
 mod compiler;
 mod context;
 mod debug;
 mod device;
 mod dma_buf;
+mod enabled;
 mod features;
+mod foreign;
 mod image;
 mod image_rules;
 mod import;
@@ -36,6 +44,9 @@ mod layer;
 mod memory;
 mod probe;
 mod queue;
+mod request;
+mod semaphore;
+mod share;
 mod shared;
 mod timeline;
 mod types;
@@ -48,14 +59,19 @@ mod tests;
 
 use std::sync::{Arc, Mutex};
 
+pub use ash;
 use ash::vk;
 
+pub use self::application::ApplicationDevice;
 use self::bare::Bare;
 use self::compiler::Compiler;
 use self::context::Context;
 use self::device::Device;
+pub use self::enabled::Enabled;
 use self::instance::Instance;
 use self::probe::{Probe, probe_all};
+pub use self::request::DeviceRequest;
+pub use self::share::QueueLock;
 use super::{BareSubmit, ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver, KernelCompiler};
 use onepool_core::sync::lock;
 
@@ -167,6 +183,19 @@ impl Driver for VulkanDriver {
         let (instance, probe) = self.probe(index, desc)?;
         Ok(Box::new(Compiler::open(instance, probe, desc)?))
     }
+}
+
+/// A physical device that is there.
+fn check_physical(physical: vk::PhysicalDevice) -> Result<vk::PhysicalDevice, DeviceError> {
+    match physical == vk::PhysicalDevice::null() {
+        true => Err(null("physical device")),
+        false => Ok(physical),
+    }
+}
+
+/// A handle that is none.
+fn null(what: &str) -> DeviceError {
+    DeviceError::Unsupported { what: format!("a null {what}") }
 }
 
 /// A failed call as the error that a caller can tell apart; `bytes` is what an allocation asked for.

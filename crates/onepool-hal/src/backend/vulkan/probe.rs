@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 use ash::vk;
 
+use super::enabled::Enabled;
 use super::features::{Extensions, Features};
 use super::instance::{Instance, render_node_hint};
 use super::types::{BUFFER_USAGE, model};
-use super::{API, NAME, error, wine};
+use super::{NAME, error, wine};
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Limits};
 use onepool_core::memory::import::rules::{DeviceLimits, DriverKind, ImportRules};
 use onepool_core::memory::model::{ImportTypes, Sizes};
@@ -41,7 +42,8 @@ pub(super) fn probe_all(instance: &Instance) -> Result<Vec<Probe>, DeviceError> 
     let mut probes = instance
         .physical_devices()?
         .into_iter()
-        .map(|physical| probe(instance, physical))
+        // SAFETY: just enumerated from the instance.
+        .map(|physical| unsafe { probe(instance, physical, None) })
         .collect::<Result<Vec<_>, _>>()?;
     // Stable: devices of one kind stay in the loader's order.
     probes.sort_by_key(|probe| (probe.info.unusable.is_some(), rank(probe.info.kind)));
@@ -64,9 +66,17 @@ fn rank(kind: DeviceKind) -> u8 {
     }
 }
 
-fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, DeviceError> {
+/// What `physical` is; of one that an application has made a device of, what that device has, and its queue's family.
+///
+/// # Safety
+/// The handle is of this instance.
+pub(super) unsafe fn probe(
+    instance: &Instance,
+    physical: vk::PhysicalDevice,
+    made: Option<(&Enabled, u32)>,
+) -> Result<Probe, DeviceError> {
     let raw = instance.raw();
-    // SAFETY: the handle was enumerated from this instance, which lives.
+    // SAFETY: as the caller promises.
     let (base, memory, families) = unsafe {
         (
             raw.get_physical_device_properties(physical),
@@ -74,7 +84,7 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
             raw.get_physical_device_queue_family_properties(physical),
         )
     };
-    let version = base.api_version.min(API);
+    let version = base.api_version.min(instance.version());
     // Only a device of 1.1 may be asked for structures that extend others.
     if version < vk::API_VERSION_1_1 {
         let reason = format!("it speaks Vulkan {}; 1.1 is needed", version_text(base.api_version));
@@ -84,10 +94,19 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
     let listed = unsafe { raw.enumerate_device_extension_properties(physical) }
         .map_err(|code| error("vkEnumerateDeviceExtensionProperties", code, 0))?;
     let extensions = Extensions::new(version, &listed, instance.layer_version());
-    let features = Features::query(&raw, physical, &extensions);
+    let mut features = Features::query(&raw, physical, &extensions);
+    let mut lacking = None;
+    let extensions = match made {
+        Some((enabled, _)) => {
+            lacking = enabled.lacks(&extensions, &features);
+            features.intersect(&enabled.features);
+            extensions.enabled(|name| enabled.has(name))
+        }
+        None => extensions,
+    };
     let more = Properties::query(&raw, physical, &extensions);
     let kind = kind_of(base.device_type);
-    let family = compute_family(&families);
+    let family = compute_family(&families, made.map(|(_, family)| family));
     let limits = limits(&base.limits, &more);
     let import = import_rules(&raw, physical, &extensions, &more, &limits);
     let software = kind == DeviceKind::Cpu;
@@ -118,9 +137,10 @@ fn probe(instance: &Instance, physical: vk::PhysicalDevice) -> Result<Probe, Dev
             Some(family) if family.timestamp_bits > 0 => f64::from(base.limits.timestamp_period),
             _ => 0.0,
         },
-        prefers_texels: software && more.driver.driver_id == vk::DriverId::MESA_LLVMPIPE,
+        // Buffers of an application's are rarely made for it.
+        prefers_texels: made.is_none() && software && more.driver.driver_id == vk::DriverId::MESA_LLVMPIPE,
         images: None,
-        advice: advice(kind, import.is_some()),
+        advice: advice(kind, import.is_some()).into_iter().chain(lacking).collect(),
         limits,
         import,
     };
@@ -214,10 +234,12 @@ struct Family {
     timestamp_bits: u32,
 }
 
-/// A family for compute alone where there is one, else one that has compute; with a clock if possible.
-fn compute_family(families: &[vk::QueueFamilyProperties]) -> Option<Family> {
+/// A family for compute alone where there is one, else one that has compute; with a clock if possible. Where one is
+/// given, that one, if it has compute.
+fn compute_family(families: &[vk::QueueFamilyProperties], given: Option<u32>) -> Option<Family> {
     let candidates = (0u32..)
         .zip(families)
+        .filter(|(index, _)| given.is_none_or(|given| given == *index))
         .filter(|(_, family)| family.queue_flags.contains(vk::QueueFlags::COMPUTE) && family.queue_count > 0);
     let (index, family) = candidates.min_by_key(|(_, family)| {
         (family.timestamp_valid_bits == 0, family.queue_flags.contains(vk::QueueFlags::GRAPHICS))
@@ -382,7 +404,7 @@ mod tests {
     fn a_compute_family_without_graphics_is_preferred_if_it_has_a_clock() {
         let both = vk::QueueFlags::GRAPHICS | vk::QueueFlags::COMPUTE;
         let (copy, compute) = (vk::QueueFlags::TRANSFER, vk::QueueFlags::COMPUTE);
-        let chosen = |families: &[_]| compute_family(families).map(|family| family.index);
+        let chosen = |families: &[_]| compute_family(families, None).map(|family| family.index);
         assert_eq!(chosen(&[family(both, 64), family(copy, 64), family(compute, 64)]), Some(2));
         assert_eq!(chosen(&[family(both, 36), family(compute, 0)]), Some(0));
         assert_eq!(chosen(&[family(copy, 64)]), None);

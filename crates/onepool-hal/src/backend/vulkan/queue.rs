@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use super::command::Recorded;
+use super::semaphore;
 use super::shared::Shared;
-use super::timeline::Timeline;
+use super::timeline::{NO_OTHERS, Timeline};
 use crate::backend::slots::SlotTable;
-use crate::backend::{DeviceError, QueueBackend, Timepoint};
+use crate::backend::{DeviceError, QueueBackend, Semaphores, Timepoint};
 use crate::recording::{PreparedId, Recording};
 use onepool_core::sync::{lock, read, write};
 
@@ -120,7 +121,7 @@ impl QueueBackend for Queue {
         device.alive()?;
         let recorded = self.record(self.pools()?, recording, true)?;
         // SAFETY: just recorded, never submitted.
-        match unsafe { self.timeline.submit(device, self.lane, &[recorded.command]) } {
+        match unsafe { self.timeline.submit(device, self.lane, &[recorded.command], NO_OTHERS) } {
             Ok(point) => {
                 lock(&self.once).push_back(Once { recorded, point });
                 Ok(Timepoint(point))
@@ -143,8 +144,29 @@ impl QueueBackend for Queue {
     }
 
     fn submit_prepared(&self, prepared: PreparedId) -> Result<Timepoint, DeviceError> {
+        // SAFETY: there are no semaphores.
+        unsafe { self.submit_between(Some(prepared), NO_OTHERS) }
+    }
+
+    unsafe fn submit_between(
+        &self,
+        prepared: Option<PreparedId>,
+        semaphores: Semaphores<'_>,
+    ) -> Result<Timepoint, DeviceError> {
         let device = &self.shared.device;
         device.alive()?;
+        for point in semaphores.waits.iter().chain(semaphores.signals) {
+            semaphore::check(device, point)?;
+        }
+        for point in semaphores.signals {
+            // SAFETY: as the caller promises.
+            unsafe { semaphore::check_signal(device, point)? };
+        }
+        let Some(prepared) = prepared else {
+            // SAFETY: no commands; the semaphores are as the caller promises.
+            let point = unsafe { self.timeline.submit(device, self.lane, &[], semaphores)? };
+            return Ok(Timepoint(point));
+        };
         let table = read(&self.prepared);
         let prepared = table.get(prepared)?;
         self.check(prepared)?;
@@ -153,8 +175,9 @@ impl QueueBackend for Queue {
                 what: "submitting an unfinished recording again that does not begin with a barrier".into(),
             });
         }
-        // SAFETY: recorded, its objects live, and pending only where it may be.
-        let point = unsafe { self.timeline.submit(device, self.lane, &[prepared.recorded.command])? };
+        // SAFETY: recorded, its objects live, and pending only where it may be; the semaphores are as the caller promises.
+        let point =
+            unsafe { self.timeline.submit(device, self.lane, &[prepared.recorded.command], semaphores)? };
         prepared.last.fetch_max(point, Ordering::AcqRel);
         Ok(Timepoint(point))
     }
@@ -208,6 +231,10 @@ impl Drop for Queue {
         let device = &self.shared.device;
         let last = self.timeline.submitted();
         if self.timeline.wait(device, last, self.shared.wait, None).is_err() {
+            // No one may wait for all of an application's device: what may still run is left as it is.
+            if device.is_shared() && device.alive().is_ok() {
+                return;
+            }
             device.wait_idle();
         }
         // SAFETY: everything submitted has finished, or the device is lost.

@@ -1,15 +1,19 @@
 //! Points in a queue's time: by a timeline semaphore, or by counted fences where there is none.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ash::vk;
+use ash::vk::{self, Handle as _};
 
 use super::device::{Device, TimelineFunctions};
 use crate::backend::pace::Points;
-use crate::backend::{DeviceError, WaitPolicy};
+use crate::backend::{DeviceError, SemaphorePoint, Semaphores, WaitPolicy};
 use onepool_core::sync::lock;
+
+/// No semaphores but the timeline's own.
+pub(super) const NO_OTHERS: Semaphores<'static> = Semaphores { waits: &[], signals: &[] };
 
 /// The longest sleep in one turn at the validation layer.
 const TURN_NANOS: u64 = 1_000_000;
@@ -46,34 +50,56 @@ impl Timeline {
             }
             None => None,
         };
-        let has_fences = semaphore.is_none() || device.instance.messages().is_some();
+        let has_fences = semaphore.is_none() || device.instance.layer().is_on;
         Ok(Timeline { semaphore, fences: has_fences.then(Mutex::default), points: Points::default() })
     }
 
-    /// Submits command buffers to queue `lane` and gives the point that is reached when they are done.
+    /// Submits command buffers to queue `lane`, between semaphores, and gives the point that is reached when they are
+    /// done.
     ///
     /// # Safety
-    /// The command buffers are executable, of the device, and may be pending now.
+    /// The command buffers are executable, of the device, and may be pending now. The semaphores are as
+    /// [`QueueBackend::submit_between`](crate::backend::QueueBackend::submit_between) asks.
     pub(super) unsafe fn submit(
         &self,
         device: &Device,
         lane: usize,
         commands: &[vk::CommandBuffer],
+        others: Semaphores<'_>,
     ) -> Result<u64, DeviceError> {
+        let raw_of = |point: &SemaphorePoint| vk::Semaphore::from_raw(point.handle);
+        // The value of a binary semaphore is ignored.
+        let value_of = |point: &SemaphorePoint| point.value.unwrap_or(0);
+        let waits: Vec<_> = others.waits.iter().map(raw_of).collect();
+        let wait_values: Vec<_> = others.waits.iter().map(value_of).collect();
+        let stages = vec![vk::PipelineStageFlags::ALL_COMMANDS; waits.len()];
         device.with_queue(lane, |queue| {
             let point = self.points.next();
             let mut fences = self.fences.as_ref().map(lock);
             let fence = fences.as_mut().map(|fences| fences.take(device)).transpose()?;
             let raw_fence = fence.as_deref().copied().unwrap_or_default();
-            let (semaphores, values) =
-                ([self.semaphore.map_or(vk::Semaphore::null(), |(raw, _)| raw)], [point]);
-            let mut signals = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
-            let mut info = vk::SubmitInfo::default().command_buffers(commands);
+            let own = self.semaphore.map(|(raw, _)| raw);
+            let (own, own_value) = ([own.unwrap_or_default()], [point]);
+            let own_count = usize::from(self.semaphore.is_some());
+            let (mut semaphores, mut values) =
+                (Cow::from(&own[..own_count]), Cow::from(&own_value[..own_count]));
+            if !others.signals.is_empty() {
+                semaphores.to_mut().extend(others.signals.iter().map(raw_of));
+                values.to_mut().extend(others.signals.iter().map(value_of));
+            }
+            let mut timelines = vk::TimelineSemaphoreSubmitInfo::default()
+                .signal_semaphore_values(&values)
+                .wait_semaphore_values(&wait_values);
+            let mut info = vk::SubmitInfo::default()
+                .command_buffers(commands)
+                .wait_semaphores(&waits)
+                .wait_dst_stage_mask(&stages)
+                .signal_semaphores(&semaphores);
             if self.semaphore.is_some() {
-                info = info.signal_semaphores(&semaphores).push_next(&mut signals);
+                info = info.push_next(&mut timelines);
             }
             // SAFETY: the queue is locked; the value is above every earlier one
-            // (VUID-VkSubmitInfo-pSignalSemaphores-03242); the fence is unsignaled and not in use
+            // (VUID-VkSubmitInfo-pSignalSemaphores-03242), others are as the caller promises; the fence is unsignaled and not in use
             // (VUID-vkQueueSubmit-fence-00063, -00064); the buffers are as the caller promises.
             let result = unsafe { device.raw().queue_submit(queue, &[info], raw_fence) };
             if let (Some(fences), Some(fence)) = (&mut fences, fence) {
