@@ -56,7 +56,9 @@ fn pages_are_imported_where_the_application_enabled_it() {
         let mut binding = session.bind().input("x", input).output("y", output).build().unwrap();
         binding.run().unwrap();
         assert_eq!(y.read().unwrap().as_slice_of::<f32>().unwrap()[65535], 8.0);
-        assert!(binding.verdicts().all(|verdict| verdict.path == path), "{:?}", binding.verdicts().next());
+        // A device with memory of its own copies in addition what it reads twice.
+        let as_told = binding.verdicts().all(|verdict| verdict.path.imports() == path.imports());
+        assert!(as_told, "{:?}", binding.verdicts().next());
         let told = context.info().advice.iter().any(|text| text.contains("VK_EXT_external_memory_host"));
         assert_eq!(told, with != With::All, "{:?}", context.info().advice);
     }
