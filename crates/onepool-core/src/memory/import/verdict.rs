@@ -506,7 +506,7 @@ mod tests {
         assert_eq!((choice.path, &choice.reason), (Path::ImportedDma, &Reason::Scattered));
         assert!(choice.reason.sentence().contains("bus"));
         assert_eq!(path(&pieces, &policy(SHARED)), Path::Imported);
-        let few = Request { bytes: MANY_PIECES - 1, ..pieces };
+        let few = Request { bytes: MANY_PIECES - 1, imported: true, ..pieces };
         assert_eq!(path(&few, &policy(DISCRETE)), Path::Imported);
     }
 
