@@ -10,9 +10,9 @@
 // variant: f64_grouped  T=f64     ACC=double   EXT_FLOAT64=1  GROUPED=1
 // variant: i32_grouped  T=i32        ACC=int      GROUPED=1
 // variant: i64_grouped  T=i64    ACC=int64_t  EXT_INT64=1    GROUPED=1
-// variant: f32_wide     T=f32  ACC=float  GROUPED=1  WIDE=1  VEC=vec4
-// variant: f16_wide     T=f16  ACC=float  EXT_FLOAT16=1  GROUPED=1  WIDE=1  VEC=f16vec4
-// variant: i32_wide     T=i32  ACC=int    GROUPED=1  WIDE=1  VEC=ivec4
+// variant: f32_wide     T=f32  ACC=float  GROUPED=1  WIDE=1  VEC=vec4  ACC4=vec4
+// variant: f16_wide     T=f16  ACC=float  EXT_FLOAT16=1  GROUPED=1  WIDE=1  VEC=f16vec4  ACC4=vec4
+// variant: i32_wide     T=i32  ACC=int    GROUPED=1  WIDE=1  VEC=ivec4  ACC4=ivec4
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
@@ -78,13 +78,15 @@ void main()
         // A line that is walked from its end has the vectors in reverse order, and each of them too.
         bool inside = from < p.len;
         uint four = (base + (REVERSE != 0u ? p.len - RUN - from : from)) / RUN;
-        VEC fetched = inside ? x[four] : VEC(neutral);
+        ACC4 fetched = inside ? ACC4(x[four]) : ACC4(neutral);
         fetched = REVERSE != 0u ? fetched.wzyx : fetched;
+        own[0] = fetched.x;
+        own[1] = fetched.y;
+        own[2] = fetched.z;
+        own[3] = fetched.w;
 #endif
         for (uint k = 0u; k < RUN; ++k) {
-#ifdef WIDE
-            own[k] = ACC(fetched[k]);
-#else
+#ifndef WIDE
             own[k] = from + k < p.len ? ACC(x[at(base, from + k)]) : neutral;
 #endif
             sum = combined(sum, own[k]);
@@ -104,7 +106,7 @@ void main()
         for (uint k = 0u; k < RUN; ++k) {
             ACC next = combined(acc, own[k]);
 #ifdef WIDE
-            fetched[k] = T(EXCLUSIVE != 0u ? acc : next);
+            own[k] = EXCLUSIVE != 0u ? acc : next;
 #else
             if (from + k < p.len) {
                 y[at(base, from + k)] = T(EXCLUSIVE != 0u ? acc : next);
@@ -114,7 +116,8 @@ void main()
         }
 #ifdef WIDE
         if (inside) {
-            y[four] = REVERSE != 0u ? fetched.wzyx : fetched;
+            ACC4 scanned = ACC4(own[0], own[1], own[2], own[3]);
+            y[four] = VEC(REVERSE != 0u ? scanned.wzyx : scanned);
         }
 #endif
     }

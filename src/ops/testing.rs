@@ -13,6 +13,7 @@ use crate::dtype::DType;
 use crate::graph::Tensor;
 use crate::kernel;
 use crate::memory::coherency::{Access, Barrier};
+use crate::memory::model::DeviceKind;
 use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
 use std::sync::Arc;
 
@@ -249,9 +250,10 @@ impl<'a> Check<'a> {
 /// The device as it is.
 pub(crate) fn as_is(_info: &mut DeviceInfo) {}
 
-/// The device without what makes texel views the better choice on it, as real GPUs are.
+/// The device without what makes texel views the better choice on it and as a GPU, as real ones are.
 pub(crate) fn no_texels(info: &mut DeviceInfo) {
     info.prefers_texels = false;
+    info.kind = DeviceKind::Integrated;
 }
 
 /// The device with texel views too short for anything.

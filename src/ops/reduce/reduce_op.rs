@@ -10,6 +10,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::codes::reduce::{Combine, Finish, GROUP, MAX_RANK, Map};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::memory::model::DeviceKind;
 use crate::ops::movement::region::{signed_strides, word};
 use crate::ops::strided::Nest;
 use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
@@ -31,7 +32,7 @@ impl Cut {
     fn of(lower: &Lowering<'_>, n: usize, groups: bool) -> Cut {
         /// Invocations that keep a large device busy.
         const MANY: usize = 1 << 18;
-        match (groups, lower.device().prefers_texels) {
+        match (groups, lower.device().kind == DeviceKind::Cpu) {
             (true, _) => Cut { few: 1024, long: 8192, parts: 1024 },
             // Few cores: a second stage costs more than it brings.
             (false, true) => Cut { few: 4096, long: 2048, parts: 256 },
@@ -286,9 +287,11 @@ impl Operator for Reduce {
     }
 }
 
-/// Whether a work-group does each result: its elements are contiguous.
+/// Whether a team does each result: its elements are contiguous. A processor sums a line faster alone.
 fn in_groups(lower: &Lowering<'_>, reduced: &Nest) -> bool {
-    reduced.inner_stride(0) == 1 && lower.grouped(reduced.sizes().last().copied().unwrap_or(1))
+    reduced.inner_stride(0) == 1
+        && lower.device().kind != DeviceKind::Cpu
+        && lower.grouped(reduced.sizes().last().copied().unwrap_or(1))
 }
 
 /// Emits the reduction of the blocks `reduced`, each at one of the places `kept`, between elements of types `tx` and `ty`.
