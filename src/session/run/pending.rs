@@ -44,8 +44,8 @@ impl<'e> Binding<'e> {
     /// As [`Binding::run`], with other options than the session's.
     ///
     /// # Errors
-    /// As there, [`SessionError::Cancelled`](crate::session::SessionError::Cancelled),
-    /// [`SessionError::TimeLimit`](crate::session::SessionError::TimeLimit).
+    /// As there, [`SessionError::Cancelled`],
+    /// [`SessionError::TimeLimit`].
     pub fn run_with(&mut self, options: &RunOptions) -> Result<(), Error> {
         let watch = self.watch(options);
         self.start(false, watch, options)?.wait()
@@ -305,7 +305,7 @@ impl Pending<'_, '_> {
     }
 
     /// Ends the run before its next submission to a device; submitted work continues. [`Pending::wait`] waits for
-    /// that and returns [`SessionError::Cancelled`](crate::session::SessionError::Cancelled), unless everything was
+    /// that and returns [`SessionError::Cancelled`], unless everything was
     /// submitted. The outputs are then undefined.
     ///
     /// Devices that may drive a display get submissions of about 100 ms
