@@ -135,6 +135,7 @@
 //! | `generate` | no | `generate`: text from language models |
 
 mod dot;
+pub mod frame;
 #[cfg(feature = "generate")]
 pub mod generate;
 pub mod graph;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::device::Scope;
 use crate::dtype::DType;
+use crate::frame::FrameError;
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::range::ByteRange;
 use crate::plan::Plan;
@@ -64,6 +65,8 @@ pub struct BindingBuilder<'e> {
     /// Inputs and outputs that must be one memory.
     updates: Vec<(String, String)>,
     strict: Option<bool>,
+    /// The first wrong call.
+    wrong: Option<SessionError>,
 }
 
 impl<'e> BindingBuilder<'e> {
@@ -74,6 +77,7 @@ impl<'e> BindingBuilder<'e> {
             outputs: BTreeMap::new(),
             updates: Vec::new(),
             strict: None,
+            wrong: None,
         }
     }
 
@@ -87,6 +91,49 @@ impl<'e> BindingBuilder<'e> {
     pub fn output(mut self, name: impl Into<String>, memory: Memory<'e>) -> Self {
         self.outputs.insert(name.into(), memory);
         self
+    }
+
+    /// Binds the memories of input `name`, which is described as a frame, in the order of their numbers.
+    pub fn input_memories(
+        mut self,
+        name: impl Into<String>,
+        memories: impl IntoIterator<Item = Memory<'e>>,
+    ) -> Self {
+        let core = Arc::clone(&self.core);
+        for (name, memory) in self.named(&core.options.frames.inputs, name.into(), memories) {
+            self.inputs.insert(name, memory);
+        }
+        self
+    }
+
+    /// As [`BindingBuilder::input_memories`], for output `name`.
+    pub fn output_memories(
+        mut self,
+        name: impl Into<String>,
+        memories: impl IntoIterator<Item = Memory<'e>>,
+    ) -> Self {
+        let core = Arc::clone(&self.core);
+        for (name, memory) in self.named(&core.options.frames.outputs, name.into(), memories) {
+            self.outputs.insert(name, memory);
+        }
+        self
+    }
+
+    /// The memories of frame `name` with their names; one of several memories must have as many.
+    fn named(
+        &mut self,
+        frames: &BTreeMap<String, Vec<String>>,
+        name: String,
+        memories: impl IntoIterator<Item = Memory<'e>>,
+    ) -> Vec<(String, Memory<'e>)> {
+        let memories: Vec<Memory<'e>> = memories.into_iter().collect();
+        let names = frames.get(&name).cloned().unwrap_or_else(|| vec![name.clone()]);
+        if names.len() != memories.len() {
+            let source = FrameError::Bound { expected: names.len(), got: memories.len() };
+            self.wrong.get_or_insert(SessionError::Frame { name, source });
+            return Vec::new();
+        }
+        names.into_iter().zip(memories).collect()
     }
 
     /// Binds one memory to input `input` and output `output`: the graph writes the elements that change where they lie,
@@ -132,6 +179,7 @@ impl<'e> BindingBuilder<'e> {
         let updates = self.updates()?;
         let compiled = core.compiled(&infos, &deciding(&values), &updates, self.copied())?;
         self.check_updated(&compiled.plan)?;
+        self.bind_before();
         let mut policy = core.options.bind;
         policy.strict = self.strict.unwrap_or(policy.strict);
         let sources = |names: Vec<&String>, map: &mut BTreeMap<String, Memory<'e>>| -> Vec<Source<'e>> {
@@ -159,9 +207,19 @@ impl<'e> BindingBuilder<'e> {
         Ok(binding)
     }
 
+    /// Binds the memory of frames to what it is before the run.
+    fn bind_before(&mut self) {
+        let graph = &self.core.graph;
+        for &(i, o) in &self.core.options.frames.before {
+            if let Some(memory) = self.outputs.get(&graph.outputs()[o].0) {
+                self.inputs.insert(graph.tensor(graph.inputs()[i]).name.clone(), memory.again());
+            }
+        }
+    }
+
     /// Inputs and outputs, by position, that are one memory.
     fn updates(&self) -> Result<Vec<(usize, usize)>, SessionError> {
-        let mut updates = Vec::new();
+        let mut updates = self.core.options.frames.before.clone();
         for (input, output) in &self.updates {
             updates.push((self.core.input_position(input)?, self.core.output_position(output)?));
         }
@@ -201,6 +259,9 @@ impl<'e> BindingBuilder<'e> {
     /// Types and shapes of all inputs, and the values of those that were given by value.
     fn signature(&self) -> Result<(Vec<TensorInfo>, BTreeMap<usize, Tensor>), Error> {
         let core = &self.core;
+        if let Some(wrong) = &self.wrong {
+            return Err(wrong.clone().into());
+        }
         for name in self.inputs.keys() {
             core.input_position(name)?;
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
+use crate::frame::FrameSpec;
 use crate::device::Context;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions};
@@ -20,6 +21,7 @@ use crate::session::core::options::{BindPolicy, NodePlacer, Options};
 use crate::session::core::params::ParamStore;
 use crate::session::core::pieces::SubmissionLimit;
 use crate::session::error::{Error, SessionError};
+use crate::session::frames::FrameSpecs;
 use crate::session::placement::{BUDGET, NodePlacement, PlacementCache, Placer};
 use crate::session::recover::Origins;
 use crate::session::{Session, overrides};
@@ -40,6 +42,7 @@ pub struct SessionBuilder {
     desc: ContextDesc,
     plan: PlanOptions,
     foreign: BTreeSet<String>,
+    frames: FrameSpecs,
     bind: BindPolicy,
     params: Option<Arc<ParamStore>>,
     arena: Option<Arc<SharedArena>>,
@@ -60,6 +63,7 @@ impl Default for SessionBuilder {
             desc: ContextDesc::default(),
             plan: PlanOptions::default(),
             foreign: BTreeSet::new(),
+            frames: FrameSpecs::default(),
             bind: BindPolicy { strict: false, copy_threshold: None, copies: false },
             params: None,
             arena: None,
@@ -97,6 +101,25 @@ impl SessionBuilder {
     /// A graph, instead of a file.
     pub fn graph(mut self, graph: Graph) -> Self {
         self.graph = Some(graph);
+        self
+    }
+
+    /// Input `name` of the model is a frame: the caller binds the memory that it lies in, and the first kernel of a run
+    /// makes the tensor of it, in place. The node is named `name frame`.
+    ///
+    /// The memory is an input of bytes with the same name. Where the frame lies in several, each is an input, named
+    /// `image:0`, `image:1` and so on ([`BindingBuilder::input_memories`](crate::session::BindingBuilder::input_memories)).
+    /// The bytes go to the end of the last row; those between rows are never read.
+    pub fn frame_input(mut self, name: impl Into<String>, frame: FrameSpec) -> Self {
+        self.frames.inputs.push((name.into(), frame));
+        self
+    }
+
+    /// Output `name` of the model is a frame, as in [`SessionBuilder::frame_input`]: the last kernel of a run writes its
+    /// pixels. Bytes between rows and pixels outside the rectangle stay. Where memory is copied, they are copied out
+    /// before the run and back after it.
+    pub fn frame_output(mut self, name: impl Into<String>, frame: FrameSpec) -> Self {
+        self.frames.outputs.push((name.into(), frame));
         self
     }
 
@@ -269,7 +292,8 @@ impl SessionBuilder {
     ///
     /// # Errors
     /// [`Error::Load`], [`Error::Registry`], [`Error::Device`]; [`SessionError::SemaphoresOfSession`];
-    /// [`SessionError::UnknownPlace`] and
+    /// [`SessionError::ReadsOfSession`];
+    /// [`SessionError::Unknown`] and [`SessionError::Frame`] for frames; [`SessionError::UnknownPlace`] and
     /// [`SessionError::NoEntry`] for invalid arguments of [`SessionBuilder::place_node`],
     /// [`SessionBuilder::place_op`] and [`SessionBuilder::place_rest`].
     pub fn build(self) -> Result<Session, Error> {
@@ -278,6 +302,9 @@ impl SessionBuilder {
         }
         if !self.run.exchange().is_empty() {
             return Err(SessionError::SemaphoresOfSession.into());
+        }
+        if !self.run.reads().is_empty() {
+            return Err(SessionError::ReadsOfSession.into());
         }
         let limit = match self.limit {
             Some(limit) => limit,
@@ -304,7 +331,7 @@ impl SessionBuilder {
         }
         let origins = Origins { selectors, desc: self.desc.clone() };
         let (plan, mut foreign) = (self.plan, self.foreign);
-        let mut graph = match (self.graph, self.path) {
+        let graph = match (self.graph, self.path) {
             (Some(graph), _) => graph,
             (None, Some(path)) => {
                 let table: Vec<&str> = devices.iter().map(|d| d.context.info().api).collect();
@@ -315,6 +342,7 @@ impl SessionBuilder {
             }
             (None, None) => return Err(SessionError::NoModel.into()),
         };
+        let (mut graph, frames) = self.frames.put_into(graph)?;
         overrides::check(&plan, &graph, devices.len())?;
         let infos: Vec<&DeviceInfo> = devices.iter().map(|d| d.context.info()).collect();
         let free = self.placement == NodePlacement::Auto && plan.place_rest.is_none();
@@ -337,6 +365,7 @@ impl SessionBuilder {
             arena: self.arena,
             placer,
             limit,
+            frames: Arc::new(frames),
             run: self.run,
         };
         let params = self.params.unwrap_or_default();

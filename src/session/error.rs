@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::backend::DeviceError;
 use crate::device;
 use crate::dtype::DType;
+use crate::frame::FrameError;
 use crate::graph::{GraphError, TensorError};
 use crate::loader::LoadError;
 use crate::memory::host::HostError;
@@ -222,6 +223,14 @@ pub enum SessionError {
         /// Strides given.
         got: Vec<i64>,
     },
+    /// The description of a frame is wrong, or does not fit the tensor.
+    #[error("the frame {name:?}: {source}")]
+    Frame {
+        /// The input or output.
+        name: String,
+        /// The problem.
+        source: FrameError,
+    },
     /// Modules on other devices cannot share parameters.
     #[error(
         "the modules are not on the same contexts, so they have no memory in common; create them on the same ones"
@@ -242,6 +251,9 @@ pub enum SessionError {
     /// The default options of a session's runs have semaphores.
     #[error("semaphores belong to one run: give them to `run_with` or `submit_with`, not to the session")]
     SemaphoresOfSession,
+    /// The default options of a session's runs have callbacks.
+    #[error("callbacks belong to one run: give them to `run_with` or `submit_with`, not to the session")]
+    ReadsOfSession,
     /// Semaphores of contexts that are no device of the session, or of several.
     #[error("the semaphores of a run belong to one device of the session, opened by its application")]
     ForeignSemaphore,

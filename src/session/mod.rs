@@ -10,6 +10,7 @@ mod binding_builder;
 mod builder;
 mod core;
 mod error;
+mod frames;
 mod overrides;
 mod placement;
 mod recover;
@@ -29,7 +30,6 @@ pub use self::builder::SessionBuilder;
 use self::core::SessionCore;
 pub use self::core::arena::{ArenaUsage, SharedArena};
 pub use self::core::cancel::{CancelToken, RunOptions};
-use self::core::options::CopiedPerRun;
 pub use self::core::params::{ParamStore, ParamUsage};
 pub use self::core::pieces::{LIMIT_VARIABLE, SubmissionLimit};
 pub use self::core::unify::Unified;
@@ -111,13 +111,15 @@ impl Session {
         &self.core.params
     }
 
-    /// The inputs that the caller gives.
+    /// The inputs that the caller gives. One that is described as a frame is the bytes of its memory; where it has
+    /// several memories, each is an input, named `image:0`, `image:1` and so on.
     pub fn inputs(&self) -> Vec<IoInfo> {
-        let graph = &self.core.graph;
-        graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect()
+        let (graph, frames) = (&self.core.graph, &self.core.options.frames);
+        let given = graph.inputs().iter().enumerate().filter(|(i, _)| !frames.is_before(*i));
+        given.map(|(_, &id)| graph.tensor(id).into()).collect()
     }
 
-    /// The outputs.
+    /// The outputs. Frames are as in [`Session::inputs`].
     pub fn outputs(&self) -> Vec<IoInfo> {
         let graph = &self.core.graph;
         let named = |(name, id): &(String, _)| IoInfo { name: name.clone(), ..graph.tensor(*id).into() };
@@ -129,7 +131,7 @@ impl Session {
     /// # Errors
     /// [`Error::Plan`].
     pub fn plan(&self, infos: &[TensorInfo]) -> Result<Plan, Error> {
-        Ok(self.core.compiled(infos, &BTreeMap::new(), &[], CopiedPerRun::ALL)?.plan.clone())
+        Ok(self.core.compiled_by_value(infos)?.plan.clone())
     }
 
     /// How many plans were made so far. A run that finds its plan makes none.
@@ -219,7 +221,7 @@ impl Session {
     fn bind_values(&self) -> Result<Binding<'static>, Error> {
         let graph = &self.core.graph;
         let missing: Vec<String> = (graph.inputs().iter().enumerate())
-            .filter(|(i, _)| !self.values.contains_key(i))
+            .filter(|(i, _)| !self.values.contains_key(i) && !self.core.options.frames.is_before(*i))
             .map(|(_, &id)| graph.tensor(id).name.clone())
             .collect();
         if !missing.is_empty() {
@@ -241,7 +243,7 @@ impl SharedArena {
     /// # Errors
     /// [`Error::Plan`], [`Error::Device`].
     pub fn reserve(&self, session: &Session, infos: &[TensorInfo]) -> Result<(), Error> {
-        let compiled = session.core.compiled(infos, &BTreeMap::new(), &[], CopiedPerRun::ALL)?;
+        let compiled = session.core.compiled_by_value(infos)?;
         self.grow_for(&compiled.plan, &session.core.devices)
     }
 }

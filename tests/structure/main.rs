@@ -47,6 +47,7 @@ const LAYERS: &[(&str, &[(&str, u8)])] = &[
         "",
         &[
             ("dot", 0),
+            ("frame", 0),
             ("kernel", 1),
             ("operator", 2),
             ("graph", 3),

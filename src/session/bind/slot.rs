@@ -271,8 +271,12 @@ impl<'e> Slot<'e> {
     /// Whether a device may not wait for semaphores with the tensor in use: the CPU copies it from the caller's memory or
     /// to it, or it is borrowed, and the end of the borrow waits without limit.
     pub(in crate::session) fn is_for_host_waits(&self) -> bool {
-        let is_copied = self.stage.is_some() && !self.source.is_own();
-        is_copied || matches!(self.source, Source::Lent(..))
+        self.is_copied_in() || matches!(self.source, Source::Lent(..))
+    }
+
+    /// Whether the CPU copies the caller's bytes before a run, and nothing else reads them.
+    pub(in crate::session) fn is_copied_in(&self) -> bool {
+        self.stage.is_some() && !self.source.is_own()
     }
 
     /// Whether the tensor is imported and could be copied instead.

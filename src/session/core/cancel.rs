@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::device::Semaphore;
+use crate::session::core::read_end::ReadEnd;
 use crate::session::error::{Error, Progress, SessionError};
 
 /// Cancels runs: those that were given the token ([`RunOptions::cancel`]), or the one that it came from
@@ -56,6 +57,7 @@ pub struct RunOptions {
     time_limit: Option<Duration>,
     cancel: Option<CancelToken>,
     exchange: Exchange,
+    reads: Vec<Arc<ReadEnd>>,
 }
 
 /// Semaphores of one run.
@@ -117,6 +119,27 @@ impl RunOptions {
     pub fn semaphore_limit(mut self, limit: Duration) -> Self {
         self.exchange.limit = Some(limit);
         self
+    }
+
+    /// Calls `callback` once, when the run has read input `name` for the last time: a camera or decoder may then have its
+    /// memory back. The run may still be under way, where other submissions come after the last one that reads the
+    /// input. A run that fails, is cancelled or never begins calls it too; so do options that are dropped.
+    ///
+    /// `name` is an input, or a frame with all its memories. The callback runs on any thread, and must not use the
+    /// binding. It belongs to the first run with these options. A submitted run that is one submission takes a thread for
+    /// it.
+    pub fn after_read(
+        mut self,
+        name: impl Into<String>,
+        callback: impl FnOnce() + Send + 'static,
+    ) -> Self {
+        self.reads.push(Arc::new(ReadEnd::new(name.into(), Box::new(callback))));
+        self
+    }
+
+    /// The callbacks at the end of reads.
+    pub(in crate::session) fn reads(&self) -> &[Arc<ReadEnd>] {
+        &self.reads
     }
 
     /// The semaphores of the run.

@@ -4,6 +4,7 @@ pub(in crate::session) mod arena;
 pub(in crate::session) mod cancel;
 pub(in crate::session) mod compiled;
 pub(in crate::session) mod device;
+pub(in crate::session) mod frames;
 pub(in crate::session) mod host_memory;
 pub(in crate::session) mod in_flight;
 pub(in crate::session) mod options;
@@ -11,6 +12,7 @@ pub(in crate::session) mod params;
 pub(in crate::session) mod pieces;
 mod plan_cache;
 pub(in crate::session) mod queue;
+pub(in crate::session) mod read_end;
 pub(in crate::session) mod sources;
 pub(in crate::session) mod staged;
 pub(in crate::session) mod unify;
@@ -54,6 +56,14 @@ impl SessionCore {
     ) -> Self {
         let (plans, queue) = (Mutex::default(), Arc::default());
         SessionCore { graph, devices, options, params, sources, plans, plans_made: AtomicU64::new(0), queue }
+    }
+
+    /// The plan of a run by value, for inputs of these types and shapes in the order of the inputs that callers see.
+    pub(in crate::session) fn compiled_by_value(&self, infos: &[TensorInfo]) -> Result<Arc<Compiled>, Error> {
+        let before = &self.options.frames.before;
+        let mut infos = infos.to_vec();
+        infos.extend(before.iter().filter_map(|(i, _)| self.fixed_info(*i)));
+        self.compiled(&infos, &BTreeMap::new(), before, CopiedPerRun::ALL)
     }
 
     /// Calls `copy`. Where in-flight runs of the session use the memory, waits for them and calls it again.

@@ -9,6 +9,7 @@ use super::arena::SharedArena;
 use super::cancel::RunOptions;
 use super::compiled::Compiled;
 use super::device::Device;
+use super::frames::Frames;
 use super::pieces::SubmissionLimit;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::memory::import::{DevicePolicy, Refusal};
@@ -29,6 +30,8 @@ pub(in crate::session) struct Options {
     pub(in crate::session) placer: Option<Arc<dyn NodePlacer>>,
     /// Limit of the duration of one submission.
     pub(in crate::session) limit: SubmissionLimit,
+    /// Inputs and outputs that are frames.
+    pub(in crate::session) frames: Arc<Frames>,
     /// Default options of a run.
     pub(in crate::session) run: RunOptions,
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::pending_run::PendingRun;
+use super::reads::Reads;
 use crate::backend::DeviceError;
 use crate::device::{self, Event, Queue, Semaphore};
 use crate::plan::{Plan, PlannedIo};
@@ -25,6 +26,7 @@ pub struct Pending<'b, 'e> {
     binding: &'b mut Binding<'e>,
     in_flight: Option<InFlight>,
     watch: Watch,
+    reads: Arc<Reads>,
     /// Signals semaphores once the run is over, where the device does not.
     signals: Option<Queue>,
 }
@@ -93,6 +95,7 @@ impl<'e> Binding<'e> {
         watch: Watch,
         options: &RunOptions,
     ) -> Result<Pending<'_, 'e>, Error> {
+        let reads = Reads::new(self, options)?;
         self.last = None;
         watch.check(|| Progress {
             of: self.segments.iter().map(|launch| launch.nodes).sum(),
@@ -119,10 +122,15 @@ impl<'e> Binding<'e> {
             _ if self.segments.is_empty() => None,
             true => self.submit_one(between)?.map(InFlight::One),
             false => {
-                let run = PendingRun::new(&self.core, &self.compiled, &self.segments, &watch)?;
+                let run =
+                    PendingRun::new(&self.core, &self.compiled, &self.segments, (&watch, &reads))?;
                 Some(InFlight::Several(Arc::clone(pending_run.insert(run).state())))
             }
         };
+        reads.copied();
+        if let (Some(InFlight::One(event)), true, false) = (&in_flight, on_thread, reads.is_empty()) {
+            reads.call_after(event);
+        }
         if let Some(turn) = turn {
             turn.leave(in_flight.clone());
         }
@@ -136,13 +144,14 @@ impl<'e> Binding<'e> {
         }
         self.has_run = true;
         let signals = around.filter(|_| !options.exchange().signals.is_empty());
-        let mut pending = Pending { binding: self, in_flight, watch, signals };
+        let mut pending = Pending { binding: self, in_flight, watch, reads, signals };
         if pending.binding.continuation.is_some() {
             let signals = pending.signals.take();
             pending.finish()?;
             if let Some(continuation) = &mut pending.binding.continuation {
                 continuation.run(&pending.watch)?;
             }
+            pending.reads.run_over();
             pending.signal(signals)?;
         }
         Ok(pending)
@@ -339,10 +348,16 @@ impl Pending<'_, '_> {
         match self.in_flight.take() {
             Some(InFlight::One(event)) => {
                 let waited = self.wait_for_one(&event);
+                if waited.is_err() && !self.reads.is_empty() && matches!(event.is_done(), Ok(false)) {
+                    self.reads.call_after(&event);
+                }
                 waited.map_err(|e| self.binding.late(e, self.watch.options()))?;
             }
             Some(several) => several.wait()?,
             None => {}
+        }
+        if self.binding.continuation.is_none() {
+            self.reads.run_over();
         }
         let plan = &self.binding.compiled.plan;
         for (slot, io) in self.binding.outputs.iter().zip(&plan.outputs) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::reads::Reads;
 use super::segments::run_segments;
 use crate::backend::DeviceError;
 use crate::session::bind::launch::{SegmentLaunch, Started};
@@ -20,6 +21,7 @@ pub(in crate::session) struct PendingRun {
     launches: Arc<[SegmentLaunch]>,
     ticket: Ticket,
     watch: Watch,
+    reads: Arc<Reads>,
     /// The only launch, already begun.
     begun: Option<Started>,
     completion: CompletionGuard,
@@ -34,17 +36,17 @@ impl PendingRun {
         core: &Arc<SessionCore>,
         compiled: &Arc<Compiled>,
         launches: &Arc<[SegmentLaunch]>,
-        watch: &Watch,
+        (watch, reads): (&Watch, &Arc<Reads>),
     ) -> Result<Self, Error> {
         let (core, compiled, launches) = (Arc::clone(core), Arc::clone(compiled), Arc::clone(launches));
-        let (watch, completion) = (watch.clone(), CompletionGuard::default());
+        let (watch, reads, completion) = (watch.clone(), Arc::clone(reads), CompletionGuard::default());
         let ticket = core.queue.enqueue(launches.iter().map(|launch| &launch.footprint));
         // A single launch claims its memory now, as a single submission does.
         let begun = match &launches[..] {
             [launch] => Some(launch.begin(&core.devices)?),
             _ => None,
         };
-        Ok(PendingRun { core, compiled, launches, ticket, watch, begun, completion })
+        Ok(PendingRun { core, compiled, launches, ticket, watch, reads, begun, completion })
     }
 
     pub(in crate::session) fn state(&self) -> &Arc<RunState> {
@@ -53,9 +55,9 @@ impl PendingRun {
 
     /// Runs on this thread.
     pub(in crate::session) fn run(self) {
-        let PendingRun { core, compiled, launches, ticket, watch, mut begun, completion } = self;
+        let PendingRun { core, compiled, launches, ticket, watch, reads, mut begun, completion } = self;
         let result =
-            run_segments(&launches, &ticket, &watch, &|| core.drop_idle_plans(), |s| match begun.take() {
+            run_segments(&launches, &ticket, (&watch, &reads), &|| core.drop_idle_plans(), |s| match begun.take() {
                 Some(begun) => Ok(begun),
                 None => launches[s].begin(&core.devices),
             });
@@ -63,6 +65,7 @@ impl PendingRun {
             let each = launches.iter().zip(&traces);
             each.for_each(|(launch, trace)| launch.record_times(trace, &compiled.schedule, &core.devices));
         });
+        reads.run_over();
         // The next action of a waiter may be to release memory and devices.
         drop((ticket, launches, compiled, core));
         completion.complete(result.err());

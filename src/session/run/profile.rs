@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use super::reads::Reads;
 use super::segments::run_segments;
 use crate::kernel;
 use crate::ops::Cost;
@@ -165,7 +166,7 @@ impl Binding<'_> {
         let start = Instant::now();
         let ticket = self.core.queue.enqueue(self.segments.iter().map(|launch| &launch.footprint));
         let watch = Watch::new(self.core.options.run.clone(), CancelToken::new());
-        let traces = run_segments(&self.segments, &ticket, &watch, &|| self.core.drop_idle_plans(), |s| {
+        let traces = run_segments(&self.segments, &ticket, (&watch, &Reads::default()), &|| self.core.drop_idle_plans(), |s| {
             match &recordings[s] {
                 Some(recording) => {
                     Ok(Started::Pieces(devices[plan.segments[s].device as usize].queue.begin(recording)?))

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use super::reads::Reads;
 use crate::backend::DeviceError;
 use crate::device::{self, Event, Submission};
 use crate::session::bind::launch::{LaunchWork, SegmentLaunch, SegmentTrace, Started};
@@ -26,12 +27,13 @@ const AHEAD: usize = 2;
 pub(in crate::session) fn run_segments(
     launches: &[SegmentLaunch],
     ticket: &Ticket,
-    watch: &Watch,
+    (watch, reads): (&Watch, &Reads),
     free_memory: &dyn Fn(),
     mut begin: impl FnMut(usize) -> Result<Started, Error>,
 ) -> Result<Vec<SegmentTrace>, Error> {
     let mut run = SegmentRun {
         launches,
+        reads,
         free_memory,
         launched: launches.iter().map(|_| None).collect(),
         over: vec![false; launches.len()],
@@ -79,6 +81,7 @@ pub(in crate::session) fn run_segments(
 /// A run of launches.
 struct SegmentRun<'a> {
     launches: &'a [SegmentLaunch],
+    reads: &'a Reads,
     free_memory: &'a dyn Fn(),
     /// Started launches that may be unfinished.
     launched: Vec<Option<PartialLaunch>>,
@@ -217,6 +220,7 @@ impl SegmentRun<'_> {
         if let Some(times) = &mut self.traces[s].times {
             times.1 = Instant::now();
         }
+        self.reads.launch_over(s);
     }
 
     /// Records the end of the oldest piece of launch `s`.
