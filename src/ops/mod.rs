@@ -22,6 +22,7 @@ pub mod attention;
 pub mod control;
 pub mod conv;
 pub mod custom;
+pub mod ggml;
 pub mod image;
 pub mod index;
 pub mod linalg;
