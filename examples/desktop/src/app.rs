@@ -103,7 +103,9 @@ impl App {
             match script.next(&mut self.state)? {
                 Act::Go => self.send(),
                 Act::Theme(theme) => ctx.set_theme(theme),
-                Act::Print => println!("{}", serde_json::to_string(&self.state.printed()).map_err(|e| e.to_string())?),
+                Act::Print => {
+                    println!("{}", serde_json::to_string(&self.state.printed()).map_err(|e| e.to_string())?)
+                }
                 Act::Wait => break,
                 Act::Screenshot(path) => {
                     let (took, picture) = channel();

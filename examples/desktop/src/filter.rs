@@ -23,7 +23,7 @@ pub(crate) enum Filter {
     Invert,
     /// Old photographs.
     Sepia,
-    /// A Gaussian of 9 by 9.
+    /// A Gaussian of 5 by 5.
     Blur,
     /// How much a pixel differs from its neighbours.
     Edges,
@@ -62,7 +62,9 @@ impl Filter {
     /// What a person calls it.
     pub(crate) fn label(&self) -> String {
         match self {
-            Filter::Model(path) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+            Filter::Model(path) => {
+                path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+            }
             built => {
                 let row = FILTERS.iter().find(|(filter, ..)| filter == built);
                 row.map_or_else(String::new, |(_, _, label)| (*label).to_owned())
@@ -77,9 +79,7 @@ impl Filter {
     pub(crate) fn graph(&self, width: usize, height: usize) -> Result<Graph, String> {
         let built = match self {
             Filter::Denoise => load_onnx_bytes(DENOISER, None).map_err(Into::into),
-            Filter::Model(path) => {
-                onepool::loader::load(path).map_err(Into::into)
-            }
+            Filter::Model(path) => onepool::loader::load(path).map_err(Into::into),
             built => built.build(width, height),
         };
         built.map_err(|e: Box<dyn Error>| format!("{} is not loaded: {}", self.label(), sentence(&*e)))
@@ -99,7 +99,7 @@ impl Filter {
                 let mixed = g.op(operator("Conv", [], 2)?, &[x, rows]);
                 clipped(&mut g, mixed)?
             }
-            Filter::Blur => each_channel(&mut g, x, &gaussian::<9>(2.0))?,
+            Filter::Blur => each_channel(&mut g, x, &gaussian::<5>(1.5))?,
             Filter::Edges => {
                 let around = [-1.0f32, -1.0, -1.0, -1.0, 8.0, -1.0, -1.0, -1.0, -1.0];
                 let differences = each_channel(&mut g, x, &around)?;
@@ -146,9 +146,8 @@ fn each_channel(g: &mut GraphBuilder, x: Id, weights: &[f32]) -> Result<Id, Box<
 
 /// `SIDE` by `SIDE` weights that sum to 1.
 fn gaussian<const SIDE: usize>(sigma: f32) -> Vec<f32> {
-    let line: Vec<f32> = (0..SIDE)
-        .map(|i| (-(i as f32 - (SIDE / 2) as f32).powi(2) / (2.0 * sigma * sigma)).exp())
-        .collect();
+    let line: Vec<f32> =
+        (0..SIDE).map(|i| (-(i as f32 - (SIDE / 2) as f32).powi(2) / (2.0 * sigma * sigma)).exp()).collect();
     let sum: f32 = line.iter().sum();
     line.iter().flat_map(|a| line.iter().map(move |b| a * b / (sum * sum))).collect()
 }

@@ -91,7 +91,8 @@ fn run(args: Args) -> Result<(), String> {
         (None, None) => None,
     };
     let mut settings = Settings::default();
-    let given = [("filter", args.filter), ("source", args.source), ("size", args.size), ("noise", args.noise)];
+    let given =
+        [("filter", args.filter), ("source", args.source), ("size", args.size), ("noise", args.noise)];
     for (name, value) in given {
         value.map_or(Ok(()), |value| settings.set(name, &value))?;
     }
@@ -111,7 +112,7 @@ fn share(separate: bool) -> Sharing {
     if separate {
         return Err("--separate asks for two".to_owned());
     }
-    let shared = Shared::open(eframe::wgpu::InstanceFlags::from_env_or_default());
+    let shared = Shared::open(eframe::wgpu::InstanceFlags::empty().with_env());
     shared.map(Arc::new).map_err(|e| filter::sentence(&*e))
 }
 

@@ -194,12 +194,7 @@ fn region(shape: &Shape) -> Result<Arc<SharedRegion>, String> {
 }
 
 /// What the window is told of a binding.
-fn ready(
-    binding: &Binding<'_>,
-    input: &str,
-    output: &Output,
-    made: &Shape,
-) -> Result<Ready<Shown>, String> {
+fn ready(binding: &Binding<'_>, input: &str, output: &Output, made: &Shape) -> Result<Ready<Shown>, String> {
     let &[_, _, height, width] = made.dims() else { return Err("the result is no picture".to_owned()) };
     let row = |verdict: &Verdict| VerdictRow {
         tensor: verdict.tensor.clone(),

@@ -167,11 +167,20 @@ mod tests {
     #[test]
     fn mistakes_are_found_by_line() {
         let bad = [
-            ("print\nwait long", "line 2 of the script: wait is followed by a number of frames, not \"long\""),
+            (
+                "print\nwait long",
+                "line 2 of the script: wait is followed by a number of frames, not \"long\"",
+            ),
             ("screenshot", "line 1 of the script: screenshot is followed by a file"),
-            ("theme pink", "line 1 of the script: there is no theme \"pink\"; there are light, dark and system"),
+            (
+                "theme pink",
+                "line 1 of the script: there is no theme \"pink\"; there are light, dark and system",
+            ),
             ("jump", "line 1 of the script: there is no setting \"jump\""),
-            ("size big", "line 1 of the script: expected a size of COLUMNSxROWS, each from 8 to 4096, not \"big\""),
+            (
+                "size big",
+                "line 1 of the script: expected a size of COLUMNSxROWS, each from 8 to 4096, not \"big\"",
+            ),
         ];
         for (text, said) in bad {
             assert_eq!(Script::parse(text).unwrap_err(), said);

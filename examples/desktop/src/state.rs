@@ -247,7 +247,10 @@ mod tests {
         state.apply(Event::Failed(0, "there is no such device".to_owned()));
         assert_eq!(state.error(), Some("there is no such device"));
         let printed = serde_json::to_value(state.printed()).unwrap();
-        assert_eq!((&printed["phase"], &printed["error"]), (&"failed".into(), &"there is no such device".into()));
+        assert_eq!(
+            (&printed["phase"], &printed["error"]),
+            (&"failed".into(), &"there is no such device".into())
+        );
         state.settings.device = "cpu".to_owned();
         state.take_change().unwrap();
         assert_eq!(state.error(), None);

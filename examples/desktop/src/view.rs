@@ -39,7 +39,8 @@ fn picture<S>(ui: &mut Ui, state: &mut State<S>, paint: &dyn Fn(&S, Rect) -> Sha
         Phase::Preparing => ("Preparing…", ui.visuals().weak_text_color()),
         Phase::Failed(why) => (why.as_str(), ui.visuals().error_fg_color),
     };
-    let wrapped = ui.painter().layout(said.to_owned(), FontId::proportional(16.0), colour, room.width() * 0.7);
+    let wrapped =
+        ui.painter().layout(said.to_owned(), FontId::proportional(16.0), colour, room.width() * 0.7);
     let within = Align2::CENTER_CENTER.align_size_within_rect(wrapped.size(), room);
     // A label, so that those hear it too who do not see it.
     ui.put(within.expand(4.0), egui::Label::new(egui::RichText::new(said).size(16.0).color(colour)).wrap());

@@ -24,21 +24,28 @@ pub(super) fn show<S>(ui: &mut Ui, state: &mut State<S>) {
     });
     title(ui, "Memory");
     modes(ui, state);
-    title(ui, "Device");
     devices(ui, state);
-    title(ui, "Filter");
     filters(ui, state);
-    title(ui, "Frames");
     sources(ui, state);
     title(ui, "Each frame");
     totals(ui, state);
     title(ui, "Colours");
-    egui::widgets::global_theme_preference_buttons(ui);
+    themes(ui);
 }
 
-fn title(ui: &mut Ui, text: &str) {
+fn title(ui: &mut Ui, text: &str) -> egui::Id {
     ui.add_space(10.0);
-    ui.label(RichText::new(text).strong());
+    ui.label(RichText::new(text).strong()).id
+}
+
+fn themes(ui: &mut Ui) {
+    let mut theme = ui.ctx().options(|options| options.theme_preference);
+    ui.horizontal(|ui| {
+        ui.selectable_value(&mut theme, egui::ThemePreference::Light, "Light");
+        ui.selectable_value(&mut theme, egui::ThemePreference::Dark, "Dark");
+        ui.selectable_value(&mut theme, egui::ThemePreference::System, "System");
+    });
+    ui.ctx().set_theme(theme);
 }
 
 /// The switch between copies and none.
@@ -57,10 +64,11 @@ fn modes<S>(ui: &mut Ui, state: &mut State<S>) {
         }
     });
     let way = state.ready.as_ref().map_or("", |ready| ready.way.as_str());
-    ui.label(RichText::new(way).small());
+    ui.label(RichText::new(way).size(11.5));
 }
 
 fn devices<S>(ui: &mut Ui, state: &mut State<S>) {
+    let title = title(ui, "Device");
     let selected = &state.settings.device;
     let label = state.devices.iter().find(|row| row.selector == *selected);
     let label = label.map_or_else(|| selected.clone(), |row| row.label.clone());
@@ -79,15 +87,16 @@ fn devices<S>(ui: &mut Ui, state: &mut State<S>) {
             }
         }
     });
-    note(state, "device", &shown.response);
+    note(state, "device", &shown.response.labelled_by(title));
     state.settings.device = chosen;
     if let Some(why) = &state.not_shared {
         let said = format!("The window's device is not shared: {why}");
-        ui.label(RichText::new(said).small().color(ui.visuals().warn_fg_color));
+        ui.label(RichText::new(said).size(11.5).color(ui.visuals().warn_fg_color));
     }
 }
 
 fn filters<S>(ui: &mut Ui, state: &mut State<S>) {
+    let title = title(ui, "Filter");
     let label = state.settings.filter.label();
     let combo = egui::ComboBox::from_id_salt("filter").width(WIDTH).truncate().selected_text(label);
     let shown = combo.show_ui(ui, |ui| {
@@ -95,23 +104,26 @@ fn filters<S>(ui: &mut Ui, state: &mut State<S>) {
             ui.selectable_value(&mut state.settings.filter, filter, label);
         }
     });
-    note(state, "filter", &shown.response);
-    if let Some(path) = path(ui, &mut state.typed.model, "A model.onnx: its path, or drop it here") {
+    note(state, "filter", &shown.response.labelled_by(title));
+    if let Some(path) = path(ui, &mut state.typed.model, "model.onnx: its path, or drop it") {
         state.settings.filter = Filter::Model(path.into());
     }
 }
 
 fn sources<S>(ui: &mut Ui, state: &mut State<S>) {
+    let title = title(ui, "Frames");
     let settings = &mut state.settings;
     ui.horizontal(|ui| {
         ui.selectable_value(&mut settings.source, Source::TestCard, "Test card");
         let shown = match &settings.source {
-            Source::Picture(path) => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+            Source::Picture(path) => {
+                path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+            }
             Source::TestCard => String::new(),
         };
         ui.add(egui::Label::new(shown).truncate());
     });
-    if let Some(path) = path(ui, &mut state.typed.picture, "A picture: its path, or drop it here") {
+    if let Some(path) = path(ui, &mut state.typed.picture, "picture: its path, or drop it") {
         settings.source = Source::Picture(path.into());
     }
     let name = |(columns, rows): (usize, usize)| format!("{columns} × {rows}");
@@ -123,7 +135,7 @@ fn sources<S>(ui: &mut Ui, state: &mut State<S>) {
     });
     let slider = egui::Slider::new(&mut settings.noise, 0.0..=MOST_NOISE).text("noise").fixed_decimals(0);
     ui.add(slider).on_hover_text("The deviation of the noise that is added to each value, of 255.");
-    note(state, "size", &shown.response);
+    note(state, "size", &shown.response.labelled_by(title));
 }
 
 /// A text field for a path, which is taken with the Enter key.
@@ -140,7 +152,7 @@ fn totals<S>(ui: &mut Ui, state: &State<S>) {
     let [.., present] = medians.unwrap_or_default();
     let total = medians.unwrap_or_default().iter().sum::<f32>() - present;
     egui::Grid::new("totals").num_columns(2).spacing([16.0, 4.0]).show(ui, |ui| {
-        ui.label("from memory to renderer");
+        ui.label("memory to renderer");
         ui.label(RichText::new(format!("{total:.2} ms")).monospace().strong());
         ui.end_row();
         ui.label("bytes copied");

@@ -32,17 +32,18 @@ pub(super) fn show<S>(ui: &mut Ui, state: &State<S>) {
 /// The stages with their colours and medians.
 fn legend(ui: &mut Ui, history: &History) {
     let medians = history.medians().unwrap_or_default();
-    ui.horizontal_wrapped(|ui| {
-        ui.spacing_mut().item_spacing.x = 4.0;
+    egui::Grid::new("stages").num_columns(6).spacing([14.0, 2.0]).show(ui, |ui| {
         for (stage, median) in medians.into_iter().enumerate() {
             let entry = ui.horizontal(|ui| {
                 let (square, _) = ui.allocate_exact_size(egui::vec2(10.0, 10.0), egui::Sense::hover());
                 ui.painter().rect_filled(square, 2.0, COLOURS[stage]);
                 ui.label(STAGES[stage]);
-                ui.label(RichText::new(format!("{median:.2}")).monospace());
-                ui.add_space(6.0);
             });
             entry.response.on_hover_text(MEANINGS[stage]);
+            ui.label(RichText::new(format!("{median:7.2}")).monospace());
+            if stage % 3 == 2 {
+                ui.end_row();
+            }
         }
     });
 }
@@ -62,6 +63,7 @@ fn plot(ui: &mut Ui, history: &History) {
     let (height, last) = (f64::from(history.height()), history.count() as f64);
     Plot::new("times")
         .height(ui.available_height() - 8.0)
+        .width(ui.available_width() - 12.0)
         .allow_drag(false)
         .allow_zoom(false)
         .allow_scroll(false)
