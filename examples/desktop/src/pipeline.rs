@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eframe::wgpu;
-use onepool::memory::import::Verdict;
+use onepool::memory::import::{Reason, Refusal, Verdict};
 use onepool::{Binding, DType, HostRegion, Memory, Session, Shape, SharedRegion, TensorInfo};
 use wgpu_shared::{Shared, SharedBuffer};
 
@@ -205,7 +205,13 @@ fn ready(binding: &Binding<'_>, input: &str, output: &Output, made: &Shape) -> R
         path: verdict.path.to_string(),
         bytes: verdict.bytes,
         copied: verdict.path.copies_on_cpu() || verdict.copies_on_device(),
-        reason: verdict.reason.sentence().into_owned(),
+        reason: match (output, &verdict.reason) {
+            (Output::Renderer(_), Reason::Resident) => "it is the renderer's buffer".to_owned(),
+            (_, Reason::Refused { refusal: Refusal::BelowThreshold { threshold: u64::MAX, .. } }) => {
+                "the switch is at Copy".to_owned()
+            }
+            (_, reason) => reason.sentence().into_owned(),
+        },
     };
     let verdicts: Vec<VerdictRow> = binding.verdicts().map(row).collect();
     let (moved, _) = binding.bytes_moved();

@@ -1,6 +1,8 @@
 //! The program in a real window: on a display of its own (Xvfb), driven by scripts and by a mouse, judged by what is on
 //! the screen.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod display;
 
 use display::{Display, Drawn};
@@ -76,6 +78,8 @@ fn both_modes_show_what_the_filter_makes() {
     }
     assert_eq!(paths(first), ["imported", "already in device-visible memory"]);
     assert_eq!(first["bytes_copied"], 0);
+    assert_eq!(first["verdicts"][1]["reason"], "it is the renderer's buffer");
+    assert_eq!(second["verdicts"][0]["reason"], "the switch is at Copy");
     assert_eq!(paths(second), ["copied by the CPU", "copied by the CPU"]);
     // In, out and to the renderer.
     assert_eq!(second["bytes_copied"], 3 * 3 * 320 * 184 * 4);
