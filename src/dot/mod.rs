@@ -273,7 +273,7 @@ mod tests {
                     let codes = dot.codes::<BITS>(dot.bytes(bytes), i as u32);
                     sums = dot.add_products::<BITS>(sums, codes, dot.bytes(&self.1[from..end]));
                 }
-                let scales = dot.spread(&self.2[j * D::SUMS >> SHIFT..], SHIFT);
+                let scales = dot.spread(&self.2[(j * D::SUMS) >> SHIFT..], SHIFT);
                 total = dot.add_scaled(total, sums, scales, dot.reals(&[1.0; 64]));
             }
             dot.total(total)
@@ -304,11 +304,12 @@ mod tests {
                     for part in 0..parts {
                         let code = i64::from(codes[i] >> (part as u32 * BITS)) & ((1 << BITS) - 1);
                         want +=
-                            code * i64::from(signed[part * len + i] as i8) * scales[i / 4 >> SHIFT] as i64;
+                            code * i64::from(signed[part * len + i] as i8) * scales[(i / 4) >> SHIFT] as i64;
                     }
                 }
                 // Each vector began with a one.
-                want += (0..len.div_ceil(width)).map(|j| scales[j * width / 4 >> SHIFT] as i64).sum::<i64>();
+                want +=
+                    (0..len.div_ceil(width)).map(|j| scales[(j * width / 4) >> SHIFT] as i64).sum::<i64>();
                 let got = unit.run(Rows::<BITS>(&codes, &signed, &scales));
                 assert_eq!(got as i64, want, "{unit:?}, {BITS} bits, {len} bytes");
             }

@@ -347,11 +347,11 @@ impl Columns<'_> {
         const HIGH: usize = TILE[0];
         const WIDE: usize = TILE[1];
         if rows == HIGH && n >= WIDE {
-            self.tile::<D, BITS, HIGH, WIDE>(dot, left, row, c, |r, c, sum| add(r, c, sum));
+            self.tile::<D, BITS, HIGH, WIDE>(dot, left, row, c, &mut *add);
             return WIDE;
         }
         if rows == HIGH {
-            self.tile::<D, BITS, HIGH, 1>(dot, left, row, c, |r, c, sum| add(r, c, sum));
+            self.tile::<D, BITS, HIGH, 1>(dot, left, row, c, &mut *add);
             return 1;
         }
         for r in 0..rows {
