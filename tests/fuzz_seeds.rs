@@ -8,6 +8,7 @@
 
 use onepool::graph::{Graph, TensorInfo};
 use onepool::kernel::KernelId;
+use onepool::loader::gguf::load_gguf_bytes;
 use onepool::loader::onnx::{load_onnx_bytes, read_tensor_pb, write_tensor_pb};
 use onepool::loader::params::{read_factory, read_params, write_params};
 use onepool::loader::tvm::{FunctionTable, GraphJson, TvmGraph};
@@ -403,4 +404,26 @@ fn spirv_to_opencl_c() {
         }
     }
     assert!(translated > rounds() / 30, "{translated} changed modules are still sound");
+}
+
+/// A small decoder's file, its metadata and weights.
+fn gguf_seed() -> Vec<u8> {
+    include_bytes!("../models/tiny_gguf/gemma3.gguf").to_vec()
+}
+
+/// Changes are in the first bytes, where metadata and the places of tensors are.
+#[test]
+fn gguf_files_never_panic() {
+    bound_memory();
+    let mut r = Numbers::begin();
+    let seed = gguf_seed();
+    assert!(load_gguf_bytes(&seed).is_ok());
+    let all = seed.len();
+    for round in 0..rounds().min(1500) {
+        let part = [600, 16000, 24000][round as usize % 3].min(all);
+        let bytes = [mutate(&seed[..part], &mut r), seed[part..].to_vec()].concat();
+        if let Err(e) = load_gguf_bytes(&bytes) {
+            assert!(!e.to_string().is_empty());
+        }
+    }
 }

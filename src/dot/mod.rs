@@ -1,7 +1,8 @@
 //! Dot products of bytes, four at a time, in the vector registers that a CPU has for them.
 //!
 //! Of the two operands one has signed bytes and the other unsigned ones; a product of two fits 16 bits, and sums wrap
-//! around at 32: nothing saturates on the way, so every [`Unit`] gives the same sums.
+//! around at 32: nothing saturates on the way, so every [`Unit`] gives the same sums. [`Dot`] multiplies a row by
+//! many columns; [`RowDot`] multiplies two rows, of which one may be codes of few bits.
 
 mod portable;
 
@@ -15,8 +16,62 @@ mod vnni;
 use crate::simd::wide;
 use portable::Portable;
 
-/// Vector registers that hold sums of products.
-pub(crate) trait Dot: Copy {
+/// Vector registers that hold sums of products along two rows, one sum for four neighbouring bytes.
+pub(crate) trait RowDot: Copy {
+    /// Sums in one vector.
+    const SUMS: usize;
+    /// Four bytes for each sum.
+    type Bytes: Copy;
+    /// 32-bit sums.
+    type Sums: Copy;
+    /// As many `f32`.
+    type Reals: Copy;
+
+    /// The first four bytes of each sum; zeros where `from` has fewer.
+    fn bytes(self, from: &[u8]) -> Self::Bytes;
+
+    /// The `BITS` bits of each byte from bit `i * BITS` on.
+    fn codes<const BITS: u32>(self, bytes: Self::Bytes, i: u32) -> Self::Bytes;
+
+    /// Sums; zeros where `from` has fewer.
+    fn sums(self, from: &[i32]) -> Self::Sums;
+
+    /// The sums and the products of unsigned bytes of at most `BITS` bits and signed ones above -128.
+    fn add_products<const BITS: u32>(
+        self,
+        sums: Self::Sums,
+        unsigned: Self::Bytes,
+        signed: Self::Bytes,
+    ) -> Self::Sums;
+
+    /// Numbers; zeros where `from` has fewer.
+    fn reals(self, from: &[f32]) -> Self::Reals;
+
+    /// Number `i >> shift` of `from` for sum `i`; zeros where `from` has fewer.
+    fn spread(self, from: &[f32], shift: u32) -> Self::Reals;
+
+    /// `total + sums * (a * b)`.
+    fn add_scaled(self, total: Self::Reals, sums: Self::Sums, a: Self::Reals, b: Self::Reals) -> Self::Reals;
+
+    /// The sum of all numbers.
+    fn total(self, reals: Self::Reals) -> f32;
+}
+
+/// The first `N` elements of `from`, zeros where it has fewer.
+#[inline(always)]
+fn filled<T: Copy + Default, const N: usize>(from: &[T]) -> [T; N] {
+    from.first_chunk::<N>().copied().unwrap_or_else(
+        #[cold]
+        || {
+            let mut all = [T::default(); N];
+            all.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            all
+        },
+    )
+}
+
+/// Vector registers that hold sums of products of a row and columns.
+pub(crate) trait Dot: RowDot {
     /// Columns in one vector of sums.
     const LANES: usize;
     /// Rows of a tile of sums that, with [`Dot::VECTORS`], fits the registers.
@@ -24,14 +79,14 @@ pub(crate) trait Dot: Copy {
     /// Vectors in a row of such a tile.
     const VECTORS: usize;
     /// Sums of [`Dot::LANES`] columns.
-    type Sums: Copy;
+    type ColumnSums: Copy;
     /// Four bytes of a row, for all columns.
     type Left: Copy;
     /// Four bytes of each column.
     type Right: Copy;
 
     /// Sums of nothing.
-    fn zero(self) -> Self::Sums;
+    fn zero(self) -> Self::ColumnSums;
 
     /// The bytes `four`, which are signed where `SIGNED`.
     fn left<const SIGNED: bool>(self, four: [u8; 4]) -> Self::Left;
@@ -44,13 +99,13 @@ pub(crate) trait Dot: Copy {
     /// `LEFT_SIGNED`.
     fn add<const LEFT_SIGNED: bool>(
         self,
-        sums: Self::Sums,
+        sums: Self::ColumnSums,
         left: Self::Left,
         right: Self::Right,
-    ) -> Self::Sums;
+    ) -> Self::ColumnSums;
 
     /// Writes the sums of the columns.
-    fn store(self, sums: Self::Sums, to: &mut [i32]);
+    fn store(self, sums: Self::ColumnSums, to: &mut [i32]);
 }
 
 /// What is compiled for each kind of vector registers. It and what it calls must be `#[inline(always)]`.
@@ -196,6 +251,76 @@ mod tests {
             // The portable functions, and those of vectors where a processor always has them.
             assert!(units >= if cfg!(target_arch = "aarch64") { 2 } else { 1 });
         }
+    }
+
+    /// Row sums of codes of `BITS` bits, and their total with scales of `1 << SHIFT` sums each.
+    struct Rows<'a, const BITS: u32>(&'a [u8], &'a [u8], &'a [f32]);
+
+    const SHIFT: u32 = 1;
+
+    impl<const BITS: u32> WithDot for Rows<'_, BITS> {
+        type Output = f32;
+        #[inline(always)]
+        fn with<D: Dot>(self, dot: D) -> f32 {
+            let (width, parts) = (4 * D::SUMS, 8 / BITS as usize);
+            let mut total = dot.reals(&[]);
+            for (j, bytes) in self.0.chunks(width).enumerate() {
+                let mut sums = dot.sums(&[1]);
+                for i in 0..parts {
+                    // Code `i` of every byte is multiplied by its own part of the signed bytes.
+                    let from = (i * self.0.len() + j * width).min(self.1.len());
+                    let end = (from + bytes.len()).min(self.1.len());
+                    let codes = dot.codes::<BITS>(dot.bytes(bytes), i as u32);
+                    sums = dot.add_products::<BITS>(sums, codes, dot.bytes(&self.1[from..end]));
+                }
+                let scales = dot.spread(&self.2[(j * D::SUMS) >> SHIFT..], SHIFT);
+                total = dot.add_scaled(total, sums, scales, dot.reals(&[1.0; 64]));
+            }
+            dot.total(total)
+        }
+    }
+
+    fn rows_are_exact<const BITS: u32>() {
+        let parts = 8 / BITS as usize;
+        for len in [64, 4, 68, 32 * 5 + 12, 256] {
+            let codes: Vec<u8> =
+                (0..len).map(|i| if i % 7 == 0 { 0xff } else { (i * 37 + i / 5) as u8 }).collect();
+            let signed: Vec<u8> = (0..len * parts)
+                .map(|i| [127i8, -127, 127, 127, (i % 251) as i8, -127, 3][i / 9 % 7].max(-127) as u8)
+                .collect();
+            let scales: Vec<f32> = (0..len.div_ceil(4) + 64).map(|i| (1 + i % 3) as f32).collect();
+            for unit in Unit::all() {
+                struct Sums;
+                impl WithDot for Sums {
+                    type Output = usize;
+                    #[inline(always)]
+                    fn with<D: Dot>(self, _: D) -> usize {
+                        D::SUMS
+                    }
+                }
+                let width = 4 * unit.run(Sums);
+                let mut want = 0i64;
+                for i in 0..len {
+                    for part in 0..parts {
+                        let code = i64::from(codes[i] >> (part as u32 * BITS)) & ((1 << BITS) - 1);
+                        want +=
+                            code * i64::from(signed[part * len + i] as i8) * scales[(i / 4) >> SHIFT] as i64;
+                    }
+                }
+                // Each vector began with a one.
+                want +=
+                    (0..len.div_ceil(width)).map(|j| scales[(j * width / 4) >> SHIFT] as i64).sum::<i64>();
+                let got = unit.run(Rows::<BITS>(&codes, &signed, &scales));
+                assert_eq!(got as i64, want, "{unit:?}, {BITS} bits, {len} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn every_unit_gives_exact_sums_along_rows_of_codes() {
+        rows_are_exact::<2>();
+        rows_are_exact::<4>();
+        rows_are_exact::<8>();
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //! signed and an unsigned one, and neighbouring products are added to sums of 32 bits (`sadalp`). `sdot` takes bytes
 //! of one kind only, and few processors have `usdot`.
 
-use std::arch::aarch64::{int16x8_t, int32x4_t, uint8x8_t, uint8x16_t};
+use std::arch::aarch64::{float32x4_t, int16x8_t, int32x4_t, uint8x8_t, uint8x16_t};
 
-use super::Dot;
+use super::{Dot, RowDot, filled};
 
 pub(crate) use pulp::aarch64::Neon;
 
@@ -23,14 +23,14 @@ impl Dot for Neon {
     const ROWS: usize = 4;
     const VECTORS: usize = 1;
     /// Two sums of every column, side by side; two columns in each.
-    type Sums = [int32x4_t; 4];
+    type ColumnSums = [int32x4_t; 4];
     /// The four numbers twice.
     type Left = int16x8_t;
     /// Two columns in each.
     type Right = [int16x8_t; 4];
 
     #[inline(always)]
-    fn zero(self) -> Self::Sums {
+    fn zero(self) -> Self::ColumnSums {
         [self.neon.vdupq_n_s32(0); 4]
     }
 
@@ -55,10 +55,10 @@ impl Dot for Neon {
     #[inline(always)]
     fn add<const LEFT_SIGNED: bool>(
         self,
-        mut sums: Self::Sums,
+        mut sums: Self::ColumnSums,
         left: int16x8_t,
         right: Self::Right,
-    ) -> Self::Sums {
+    ) -> Self::ColumnSums {
         for (sums, right) in sums.iter_mut().zip(right) {
             *sums = self.neon.vpadalq_s16(*sums, self.neon.vmulq_s16(left, right));
         }
@@ -66,8 +66,72 @@ impl Dot for Neon {
     }
 
     #[inline(always)]
-    fn store(self, [a, b, c, d]: Self::Sums, to: &mut [i32]) {
+    fn store(self, [a, b, c, d]: Self::ColumnSums, to: &mut [i32]) {
         let sums: [i32; 8] = pulp::cast!([self.neon.vpaddq_s32(a, b), self.neon.vpaddq_s32(c, d)]);
         to.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum);
+    }
+}
+
+impl RowDot for Neon {
+    const SUMS: usize = 4;
+    type Bytes = uint8x16_t;
+    type Sums = int32x4_t;
+    type Reals = float32x4_t;
+
+    #[inline(always)]
+    fn bytes(self, from: &[u8]) -> uint8x16_t {
+        pulp::cast!(filled::<u8, 16>(from))
+    }
+
+    #[inline(always)]
+    fn codes<const BITS: u32>(self, bytes: uint8x16_t, i: u32) -> uint8x16_t {
+        if BITS >= 8 {
+            return bytes;
+        }
+        let shifted = self.neon.vshlq_u8(bytes, self.neon.vdupq_n_s8(-((i * BITS) as i8)));
+        self.neon.vandq_u8(shifted, self.neon.vdupq_n_u8(0xff >> (8 - BITS)))
+    }
+
+    #[inline(always)]
+    fn sums(self, from: &[i32]) -> int32x4_t {
+        pulp::cast!(filled::<i32, 4>(from))
+    }
+
+    #[inline(always)]
+    fn add_products<const BITS: u32>(
+        self,
+        sums: int32x4_t,
+        unsigned: uint8x16_t,
+        signed: uint8x16_t,
+    ) -> int32x4_t {
+        let neon = self.neon;
+        let products = |unsigned: uint8x8_t, signed: uint8x8_t| {
+            let products = neon.vmulq_s16(widened::<false>(self, unsigned), widened::<true>(self, signed));
+            neon.vpaddlq_s16(products)
+        };
+        let low = products(neon.vget_low_u8(unsigned), neon.vget_low_u8(signed));
+        let high = products(neon.vget_high_u8(unsigned), neon.vget_high_u8(signed));
+        neon.vaddq_s32(sums, neon.vpaddq_s32(low, high))
+    }
+
+    #[inline(always)]
+    fn reals(self, from: &[f32]) -> float32x4_t {
+        pulp::cast!(filled::<f32, 4>(from))
+    }
+
+    #[inline(always)]
+    fn spread(self, from: &[f32], shift: u32) -> float32x4_t {
+        let from = filled::<f32, 4>(from);
+        pulp::cast!([from[0], from[1 >> shift.min(2)], from[2 >> shift.min(2)], from[3 >> shift.min(2)]])
+    }
+
+    #[inline(always)]
+    fn add_scaled(self, total: float32x4_t, sums: int32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        self.neon.vfmaq_f32(total, self.neon.vcvtq_f32_s32(sums), self.neon.vmulq_f32(a, b))
+    }
+
+    #[inline(always)]
+    fn total(self, reals: float32x4_t) -> f32 {
+        self.neon.vaddvq_f32(reals)
     }
 }

@@ -1,6 +1,6 @@
 //! Products of bytes as any CPU has them, in loops that the compiler makes vectors of.
 
-use super::Dot;
+use super::{Dot, RowDot, filled};
 
 /// Products of 32-bit integers.
 #[derive(Clone, Copy, Debug)]
@@ -17,12 +17,12 @@ impl Dot for Portable {
     const LANES: usize = LANES;
     const ROWS: usize = 4;
     const VECTORS: usize = 1;
-    type Sums = [i32; LANES];
+    type ColumnSums = [i32; LANES];
     type Left = [i32; 4];
     type Right = [[i32; LANES]; 4];
 
     #[inline(always)]
-    fn zero(self) -> Self::Sums {
+    fn zero(self) -> Self::ColumnSums {
         [0; LANES]
     }
 
@@ -47,10 +47,10 @@ impl Dot for Portable {
     #[inline(always)]
     fn add<const LEFT_SIGNED: bool>(
         self,
-        mut sums: Self::Sums,
+        mut sums: Self::ColumnSums,
         left: Self::Left,
         right: Self::Right,
-    ) -> Self::Sums {
+    ) -> Self::ColumnSums {
         for (left, right) in left.iter().zip(&right) {
             for (sum, right) in sums.iter_mut().zip(right) {
                 *sum = sum.wrapping_add(left * right);
@@ -60,7 +60,74 @@ impl Dot for Portable {
     }
 
     #[inline(always)]
-    fn store(self, sums: Self::Sums, to: &mut [i32]) {
+    fn store(self, sums: Self::ColumnSums, to: &mut [i32]) {
         to.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum);
+    }
+}
+
+impl RowDot for Portable {
+    const SUMS: usize = LANES;
+    type Bytes = [u8; 4 * LANES];
+    type Sums = [i32; LANES];
+    type Reals = [f32; LANES];
+
+    #[inline(always)]
+    fn bytes(self, from: &[u8]) -> Self::Bytes {
+        filled(from)
+    }
+
+    #[inline(always)]
+    fn codes<const BITS: u32>(self, bytes: Self::Bytes, i: u32) -> Self::Bytes {
+        if BITS >= 8 { bytes } else { bytes.map(|byte| byte >> (i * BITS) & (0xff >> (8 - BITS))) }
+    }
+
+    #[inline(always)]
+    fn sums(self, from: &[i32]) -> Self::Sums {
+        filled(from)
+    }
+
+    #[inline(always)]
+    fn add_products<const BITS: u32>(
+        self,
+        mut sums: Self::Sums,
+        unsigned: Self::Bytes,
+        signed: Self::Bytes,
+    ) -> Self::Sums {
+        for (i, sum) in sums.iter_mut().enumerate() {
+            for k in 4 * i..4 * i + 4 {
+                *sum = sum.wrapping_add(number::<false>(unsigned[k]) * number::<true>(signed[k]));
+            }
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn reals(self, from: &[f32]) -> Self::Reals {
+        filled(from)
+    }
+
+    #[inline(always)]
+    fn spread(self, from: &[f32], shift: u32) -> Self::Reals {
+        let from = filled::<f32, LANES>(from);
+        std::array::from_fn(|i| from[i >> shift.min(3)])
+    }
+
+    #[inline(always)]
+    fn add_scaled(
+        self,
+        mut total: Self::Reals,
+        sums: Self::Sums,
+        a: Self::Reals,
+        b: Self::Reals,
+    ) -> Self::Reals {
+        for i in 0..LANES {
+            total[i] += sums[i] as f32 * (a[i] * b[i]);
+        }
+        total
+    }
+
+    #[inline(always)]
+    fn total(self, reals: Self::Reals) -> f32 {
+        reals.iter().sum()
     }
 }

@@ -4,9 +4,9 @@
 
 #![allow(unsafe_code, reason = "the one instruction that pulp has no function for")]
 
-use std::arch::x86_64::{__m512i, _mm512_dpbusd_epi32};
+use std::arch::x86_64::{__m128i, __m512, __m512i, _mm512_dpbusd_epi32};
 
-use super::Dot;
+use super::{Dot, RowDot, filled};
 
 pulp::simd_type! {
     /// Shows that the CPU has these instructions.
@@ -22,11 +22,20 @@ pulp::simd_type! {
     }
 }
 
+impl Vnni {
+    /// The sums and the products of unsigned and signed bytes.
+    #[inline(always)]
+    fn products(self, sums: __m512i, unsigned: __m512i, signed: __m512i) -> __m512i {
+        // SAFETY: a `Vnni` is made by `try_new` alone, which finds `avx512f` and `avx512vnni`; there is no memory access.
+        unsafe { _mm512_dpbusd_epi32(sums, unsigned, signed) }
+    }
+}
+
 impl Dot for Vnni {
     const LANES: usize = 16;
     const ROWS: usize = 8;
     const VECTORS: usize = 3;
-    type Sums = __m512i;
+    type ColumnSums = __m512i;
     type Left = __m512i;
     type Right = __m512i;
 
@@ -47,14 +56,67 @@ impl Dot for Vnni {
 
     #[inline(always)]
     fn add<const LEFT_SIGNED: bool>(self, sums: __m512i, left: __m512i, right: __m512i) -> __m512i {
-        let (unsigned, signed) = if LEFT_SIGNED { (right, left) } else { (left, right) };
-        // SAFETY: a `Vnni` is made by `try_new` alone, which finds `avx512f` and `avx512vnni`; there is no memory access.
-        unsafe { _mm512_dpbusd_epi32(sums, unsigned, signed) }
+        if LEFT_SIGNED { self.products(sums, right, left) } else { self.products(sums, left, right) }
     }
 
     #[inline(always)]
     fn store(self, sums: __m512i, to: &mut [i32]) {
         let sums: [i32; 16] = pulp::cast!(sums);
         to.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum);
+    }
+}
+
+impl RowDot for Vnni {
+    const SUMS: usize = 16;
+    type Bytes = __m512i;
+    type Sums = __m512i;
+    type Reals = __m512;
+
+    #[inline(always)]
+    fn bytes(self, from: &[u8]) -> __m512i {
+        pulp::cast!(filled::<u8, 64>(from))
+    }
+
+    #[inline(always)]
+    fn codes<const BITS: u32>(self, bytes: __m512i, i: u32) -> __m512i {
+        if BITS >= 8 {
+            return bytes;
+        }
+        let count: __m128i = pulp::cast!([u64::from(i * BITS), 0]);
+        let shifted = self.avx512bw._mm512_srl_epi16(bytes, count);
+        self.avx512f._mm512_and_si512(shifted, self.avx512f._mm512_set1_epi8((0xff_u8 >> (8 - BITS)) as i8))
+    }
+
+    #[inline(always)]
+    fn sums(self, from: &[i32]) -> __m512i {
+        pulp::cast!(filled::<i32, 16>(from))
+    }
+
+    #[inline(always)]
+    fn add_products<const BITS: u32>(self, sums: __m512i, unsigned: __m512i, signed: __m512i) -> __m512i {
+        self.products(sums, unsigned, signed)
+    }
+
+    #[inline(always)]
+    fn reals(self, from: &[f32]) -> __m512 {
+        pulp::cast!(filled::<f32, 16>(from))
+    }
+
+    #[inline(always)]
+    fn spread(self, from: &[f32], shift: u32) -> __m512 {
+        let places: __m512i = pulp::cast!([0u32, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+        let places = self.avx512f._mm512_srl_epi32(places, pulp::cast!([u64::from(shift), 0]));
+        self.avx512f._mm512_permutexvar_ps(places, self.reals(from))
+    }
+
+    #[inline(always)]
+    fn add_scaled(self, total: __m512, sums: __m512i, a: __m512, b: __m512) -> __m512 {
+        let scales = self.avx512f._mm512_mul_ps(a, b);
+        self.avx512f._mm512_fmadd_ps(self.avx512f._mm512_cvtepi32_ps(sums), scales, total)
+    }
+
+    #[inline(always)]
+    fn total(self, reals: __m512) -> f32 {
+        self.avx512f._mm512_reduce_add_ps(reals)
     }
 }

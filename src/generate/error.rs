@@ -167,6 +167,7 @@ macro_rules! from_session {
 from_session!(
     crate::device::Error,
     crate::device::UsageError,
+    crate::loader::LoadError,
     crate::memory::host::HostError,
     crate::session::SessionError,
     crate::shape::ShapeError,

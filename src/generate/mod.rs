@@ -1,7 +1,7 @@
 //! Text from language models.
 //!
 //! A [`ModelFolder`] has the settings, tokenizer and chat template that onnxruntime-genai or the transformers library
-//! export with a decoder's graph. A [`Generator`] runs the graph on a [`Session`] and gives text as it comes.
+//! export with a decoder's graph, or those in a GGUF file. A [`Generator`] runs the graph on a [`Session`] and gives text as it comes.
 //!
 //! ```no_run
 //! use std::ops::ControlFlow;
@@ -32,6 +32,7 @@ mod decoder;
 mod error;
 mod files;
 mod fixed;
+mod gguf;
 mod growing;
 mod io;
 mod sampling;
@@ -53,7 +54,7 @@ pub use self::template::Message;
 use self::text::{StopStrings, TextStream, TextTokenizer};
 use crate::session::{CancelToken, Error, RunOptions, Session, SessionError};
 
-/// A folder with a decoder's graph, its settings and its tokenizer.
+/// A folder with a decoder's graph, its settings and its tokenizer, or a GGUF file, which has all of them.
 #[derive(Debug)]
 pub struct ModelFolder {
     folder: PathBuf,
@@ -64,12 +65,21 @@ pub struct ModelFolder {
 
 impl ModelFolder {
     /// Reads `genai_config.json` (else `config.json` and `generation_config.json`), `tokenizer.json`, and the chat template
-    /// of `chat_template.jinja` or `tokenizer_config.json`.
+    /// of `chat_template.jinja` or `tokenizer_config.json`. Of a GGUF file it reads the metadata.
     ///
     /// # Errors
     /// [`GenerateError`] for a file that is missing or does not hold what it should.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, GenerateError> {
         let folder = folder.as_ref();
+        if let Some(file) = gguf::open(folder)? {
+            let template = gguf::chat_template(&file)?;
+            return Ok(ModelFolder {
+                folder: folder.parent().map(Path::to_owned).unwrap_or_default(),
+                config: gguf::config(folder.file_name().map(PathBuf::from).unwrap_or_default(), &file)?,
+                tokenizer: TextTokenizer::new(&gguf::tokenizer(&file)?)?,
+                template: template.map(|(text, tokens)| ChatTemplate::new(text, tokens)).transpose()?,
+            });
+        }
         let config = Config::read(folder)?;
         let tokenizer = TextTokenizer::new(&config::tokenizer(folder)?)?;
         let template = config::chat_template(folder)?;

@@ -29,6 +29,8 @@ pub enum ErrorLocation {
     },
     /// A constant, an input or an output.
     Tensor(String),
+    /// An entry of a GGUF file's metadata.
+    Entry(String),
 }
 
 impl ErrorLocation {
@@ -46,6 +48,7 @@ impl fmt::Display for ErrorLocation {
             ErrorLocation::JsonPointer(at) => write!(f, "at {at}: "),
             ErrorLocation::Node { name, op } => write!(f, "node {name:?} ({op}): "),
             ErrorLocation::Tensor(name) => write!(f, "tensor {name:?}: "),
+            ErrorLocation::Entry(key) => write!(f, "entry {key:?}: "),
         }
     }
 }
@@ -287,6 +290,11 @@ impl LoadError {
             }
             _ => false,
         }
+    }
+
+    /// What is wrong, without where.
+    pub(crate) fn into_kind(self) -> LoadErrorKind {
+        self.inner.kind
     }
 
     /// Names the file, unless an inner file is named already.

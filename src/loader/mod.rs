@@ -1,4 +1,4 @@
-//! Files to graphs: ONNX models, and the graph JSON and `.params` of Apache TVM's graph executor.
+//! Files to graphs: ONNX models, GGUF files, and the graph JSON and `.params` of Apache TVM's graph executor.
 //!
 //! Every length, count and index of a file is checked before it is used; what is wrong is an error
 //! that says where. Nothing allocates more than a small multiple of the file's size.
@@ -14,11 +14,13 @@ mod summary;
 #[cfg(test)]
 mod testing;
 
+pub mod gguf;
 pub mod onnx;
 pub mod params;
 pub mod tvm;
 
 pub use error::{ErrorLocation, LoadError, LoadErrorKind};
+pub use gguf::load_gguf;
 pub use onnx::{load_onnx, load_onnx_bytes, load_onnx_parts};
 pub use options::LoadOptions;
 pub use params::{Params, load_params, read_params, save_params, write_params};
@@ -34,7 +36,7 @@ use source::Source;
 /// Finds the operator of a domain and a name: [`crate::ops::find`].
 type Find = fn(&str, &str) -> Option<&'static OpDef>;
 
-/// Loads the model `path`: an ONNX file, a TVM graph JSON with the `.params` file next to it, or a folder
+/// Loads the model `path`: an ONNX file, a GGUF file, a TVM graph JSON with the `.params` file next to it, or a folder
 /// with one model in it.
 ///
 /// What kind of file it is, its content tells; its name does not matter. Parameters of a JSON are in
@@ -49,12 +51,16 @@ pub fn load(path: &Path) -> Result<Graph, LoadError> {
 /// As [`load`], with the caller's decisions.
 ///
 /// # Errors
-/// [`LoadError`], also for [`LoadOptions::params`] next to an ONNX model, which holds its own.
+/// [`LoadError`], also for [`LoadOptions::params`] next to a model that holds its own.
 pub fn load_with(path: &Path, options: &LoadOptions<'_>) -> Result<Graph, LoadError> {
     match model_file(path)? {
         (path, Kind::Onnx) => {
-            without_params(&path, options.params)?;
+            without_params(&path, "an ONNX model", options.params)?;
             onnx::load_onnx_with(&path, options.progress)
+        }
+        (path, Kind::Gguf) => {
+            without_params(&path, "a GGUF file", options.params)?;
+            gguf::load_gguf_with(&path, options.progress)
         }
         (path, Kind::Json) => load_json(&path, options),
     }
@@ -74,8 +80,12 @@ pub fn load_on(
 ) -> Result<(Graph, Vec<String>), LoadError> {
     match model_file(path)? {
         (path, Kind::Onnx) => {
-            without_params(&path, options.params)?;
+            without_params(&path, "an ONNX model", options.params)?;
             Ok((onnx::load_onnx_with(&path, options.progress)?, Vec::new()))
+        }
+        (path, Kind::Gguf) => {
+            without_params(&path, "a GGUF file", options.params)?;
+            Ok((gguf::load_gguf_with(&path, options.progress)?, Vec::new()))
         }
         (path, Kind::Json) => {
             let table: Vec<i32> = table.iter().map(|api| tvm::device_type::of_api(api)).collect();
@@ -86,11 +96,11 @@ pub fn load_on(
     }
 }
 
-fn without_params(model: &Path, params: Option<&Path>) -> Result<(), LoadError> {
+fn without_params(model: &Path, what: &str, params: Option<&Path>) -> Result<(), LoadError> {
     match params {
         None => Ok(()),
         Some(params) => {
-            let found = format!("an ONNX model, which {} cannot be added to", params.display());
+            let found = format!("{what}, which {} cannot be added to", params.display());
             let kind = LoadErrorKind::unexpected("the graph JSON of TVM beside a file of parameters", found);
             Err(LoadError::from(kind).in_file(model))
         }
@@ -117,6 +127,7 @@ fn read_json(path: &Path, options: &LoadOptions<'_>) -> Result<TvmGraph, LoadErr
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Onnx,
+    Gguf,
     Json,
 }
 
@@ -127,7 +138,6 @@ const FOREIGN: &[(usize, &[u8], &str)] = &[
     (0, b"\x80\x02", "a pickle, as PyTorch writes it; export the model to ONNX"),
     (0, b"\x89HDF", "an HDF5 file, as Keras writes it; export the model to ONNX"),
     (4, b"TFL3", "a TensorFlow Lite model; convert it to ONNX"),
-    (0, b"GGUF", "a GGUF file"),
     (0, b"\x7fELF", "a library or program; load the graph's JSON and its parameters"),
     (0, b"<", "XML or HTML"),
 ];
@@ -145,8 +155,11 @@ fn kind_of(path: &Path) -> Result<Kind, LoadError> {
     let start = source.take("the file", bytes).map_err(|e| e.in_file(path))?;
     let is = |at: usize, magic: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(magic));
     if let Some((.., found)) = FOREIGN.iter().find(|(at, magic, _)| is(*at, magic)) {
-        let kind = LoadErrorKind::unexpected("an ONNX model or the graph JSON of TVM", *found);
+        let kind = LoadErrorKind::unexpected("an ONNX model, a GGUF file or the graph JSON of TVM", *found);
         return Err(LoadError::from(kind).in_file(path));
+    }
+    if is(0, gguf::MAGIC) {
+        return Ok(Kind::Gguf);
     }
     let text = start.strip_prefix(b"\xef\xbb\xbf".as_slice()).unwrap_or(&start);
     Ok(match text.iter().find(|b| !b.is_ascii_whitespace()) {
@@ -178,12 +191,12 @@ fn model_in(dir: &Path) -> Result<PathBuf, LoadError> {
     if usual.is_file() {
         return Ok(usual);
     }
-    for extension in ["onnx", "json"] {
+    for extension in ["onnx", "gguf", "json"] {
         if let Some(path) = only_file(dir, extension)? {
             return Ok(path);
         }
     }
-    let kind = LoadErrorKind::missing("a file that ends in .onnx or .json");
+    let kind = LoadErrorKind::missing("a file that ends in .onnx, .gguf or .json");
     Err(LoadError::from(kind).in_file(dir))
 }
 
@@ -212,6 +225,7 @@ mod tests {
             (&b"\n {\"nodes\": []}"[..], Kind::Json),
             (b"\xef\xbb\xbf{", Kind::Json),
             (b"\x08\x08\x3a\x00", Kind::Onnx),
+            (b"GGUF", Kind::Gguf),
             (b"", Kind::Onnx),
         ] {
             std::fs::write(&path, bytes).unwrap();
@@ -225,14 +239,18 @@ mod tests {
         ] {
             std::fs::write(&path, bytes).unwrap();
             let e = load(&path).unwrap_err().to_string();
-            assert!(e.contains("expected an ONNX model or the graph JSON of TVM") && e.contains(says), "{e}");
+            assert!(
+                e.contains("expected an ONNX model, a GGUF file or the graph JSON of TVM")
+                    && e.contains(says),
+                "{e}"
+            );
         }
     }
 
     #[test]
     fn a_folder_is_searched_and_parameters_are_found_beside_the_graph() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(load(dir.path()).unwrap_err().to_string().contains(".onnx or .json"));
+        assert!(load(dir.path()).unwrap_err().to_string().contains(".onnx, .gguf or .json"));
         let json = r#"{"nodes":[{"op":"null","name":"x","inputs":[]},{"op":"null","name":"w","inputs":[]},
             {"op":"tvm_op","name":"r","attrs":{"func_name":"__nop"},"inputs":[[1,0]]}],
             "arg_nodes":[0,1],"heads":[[2,0,0],[0,0,0]],"node_row_ptr":[0,1,2,3],

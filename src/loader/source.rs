@@ -118,6 +118,10 @@ impl<'a> Source<'a> {
         self.array(what).map(u16::from_le_bytes)
     }
 
+    pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, LoadError> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
     pub(super) fn i32(&mut self, what: &'static str) -> Result<i32, LoadError> {
         self.array(what).map(i32::from_le_bytes)
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::error::LoadError;
+use super::gguf::summarize_gguf;
 use super::onnx::summarize_onnx;
 use super::{Kind, load_json, model_file, without_params};
 use crate::graph::{Graph, TensorDecl};
@@ -96,8 +97,12 @@ pub struct ParameterGroup {
 pub fn summarize(path: &Path, params: Option<&Path>) -> Result<ModelSummary, LoadError> {
     match model_file(path)? {
         (path, Kind::Onnx) => {
-            without_params(&path, params)?;
+            without_params(&path, "an ONNX model", params)?;
             summarize_onnx(&path)
+        }
+        (path, Kind::Gguf) => {
+            without_params(&path, "a GGUF file", params)?;
+            summarize_gguf(&path)
         }
         (path, Kind::Json) => Ok(of_graph(
             &load_json(&path, &super::LoadOptions { params, ..Default::default() })?,
@@ -106,7 +111,8 @@ pub fn summarize(path: &Path, params: Option<&Path>) -> Result<ModelSummary, Loa
     }
 }
 
-fn of_graph(graph: &Graph, format: &'static str) -> ModelSummary {
+/// What a loaded graph tells.
+pub(super) fn of_graph(graph: &Graph, format: &'static str) -> ModelSummary {
     let io = |name: &str, t: &TensorDecl| SummaryIo {
         name: name.to_owned(),
         kind: t.dtype.map_or("?".to_owned(), |d| d.to_string()),

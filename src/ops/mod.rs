@@ -23,6 +23,7 @@ pub mod control;
 pub mod conv;
 pub mod custom;
 pub mod frame;
+pub mod ggml;
 pub mod image;
 pub mod index;
 pub mod linalg;

@@ -29,6 +29,10 @@ fn one_version_of_rust_is_asked_for() {
         let manifest = text(&file);
         let own = value(&manifest, "package", "rust-version");
         let inherits = value(&manifest, "package", "rust-version.workspace") == Some("true");
+        // Its toolkit needs a newer one, so it is a workspace of its own.
+        if file == "examples/desktop/Cargo.toml" {
+            continue;
+        }
         if !inherits && own != Some(version) {
             wrong.push(format!("{file}: {own:?} in place of {version}"));
         }

@@ -22,7 +22,7 @@ use onepool::session::{Session, SharedArena};
 /// Arguments of `onepool generate`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model's folder: an ONNX graph with genai_config.json (or config.json) and tokenizer.json.
+    /// A GGUF file, or the model's folder: an ONNX graph with genai_config.json (or config.json) and tokenizer.json.
     model: PathBuf,
     /// The text to go on from; several run one after another.
     #[arg(short, long, required = true, value_name = "TEXT")]

@@ -28,7 +28,7 @@ use onepool::shape::{Dim, Shape, SymShape};
 /// Arguments of `onepool inspect`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model: an ONNX file, the graph JSON of TVM, or a folder with one of them.
+    /// The model: an ONNX file, a GGUF file, the graph JSON of TVM, or a folder with one of them.
     model: PathBuf,
     /// The parameters of a TVM graph, where they are not in its folder.
     #[arg(long, value_name = "FILE")]

@@ -4,24 +4,39 @@
 //! buffers of the renderer are inputs and outputs of a model, in place.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use onepool::backend::vulkan::ash::vk::{self, Handle as _};
 use onepool::backend::vulkan::{ApplicationDevice, DeviceRequest};
 use onepool::backend::{ContextDesc, ForeignBuffer};
 use onepool::device::{Buffer, Context};
 use onepool::memory::import::ReadWrite;
+use parking_lot::{Mutex, MutexGuard};
 use wgpu::hal::api::Vulkan;
 
 /// A device that `wgpu` owns, and onepool on it.
 pub struct Shared {
+    /// What shows pictures in windows.
+    pub instance: wgpu::Instance,
+    /// What the device was opened on.
+    pub adapter: wgpu::Adapter,
     /// What renders.
     pub device: wgpu::Device,
+    /// What the renderer submits to. Submissions and windows on it need [`Shared::turn`].
+    pub queue: wgpu::Queue,
     /// What runs models.
     pub context: Context,
-    queue: wgpu::Queue,
-    /// A `VkQueue` is used by one thread at a time, and `wgpu` has no lock of its own to share.
-    turn: Arc<Mutex<()>>,
+    turn: Arc<Turn>,
+}
+
+/// A `VkQueue` is used by one thread at a time, and `wgpu` has no lock of its own to share. This one is fair, so a window
+/// that draws without a pause keeps no model waiting.
+#[derive(Default)]
+struct Turn {
+    lock: Mutex<()>,
+    waited_nanos: AtomicU64,
 }
 
 /// A buffer that both see.
@@ -82,8 +97,9 @@ impl Shared {
         // SAFETY: the device was opened on this adapter with these features and limits.
         let (device, queue) = unsafe { adapter.create_device_from_hal(open, &desc)? };
 
-        let turn = Arc::new(Mutex::new(()));
+        let turn = Arc::<Turn>::default();
         let submits = Arc::clone(&turn);
+        let owner = Arc::new((instance.clone(), device.clone(), queue.clone()));
         // SAFETY: as above; what owns the device is kept until onepool has let go of it.
         let context = unsafe {
             let hal = device.as_hal::<Vulkan>().ok_or("wgpu does not run on Vulkan")?;
@@ -98,20 +114,35 @@ impl Shared {
             )
             .api_version(version)
             .validation(flags.contains(wgpu::InstanceFlags::VALIDATION))
-            .owner(Arc::new((instance, device.clone(), queue.clone())))
+            .owner(owner)
             .lock(move |submit| {
-                let _turn = submits.lock().unwrap_or_else(PoisonError::into_inner);
+                let began = Instant::now();
+                let _turn = submits.lock.lock();
+                let waited = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                submits.waited_nanos.fetch_add(waited, Ordering::Relaxed);
                 submit();
             })
             .open(&ContextDesc::default())?
         };
-        Ok(Shared { device, context, queue, turn })
+        Ok(Shared { instance, adapter, device, queue, context, turn })
+    }
+
+    /// Keeps everyone else off the queue, for code that submits to it or shows pictures on it by itself, such as a
+    /// toolkit for windows. [`Shared`]'s other functions and runs of models take turns too, so a thread that has the turn
+    /// calls none of them.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock.lock()
+    }
+
+    /// For how long runs of models have waited for their turn, all together.
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.turn.waited_nanos.load(Ordering::Relaxed))
     }
 
     /// Submits commands of the renderer. Runs of models that are submitted before or after come before or after on the
     /// device too: it is the same queue.
     pub fn submit(&self, commands: wgpu::CommandEncoder) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn();
         self.queue.submit([commands.finish()]);
     }
 

@@ -10,7 +10,7 @@ mod half_product;
 mod integer;
 pub(crate) mod matmul;
 pub(crate) mod product;
-mod share;
+pub(crate) mod share;
 pub(crate) mod tile;
 
 pub use det::Det;

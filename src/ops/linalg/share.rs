@@ -8,31 +8,31 @@ const TASKS: usize = 4;
 
 /// Bounds of the sizes of tasks, in multiplications unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cut {
+pub(crate) struct Cut {
     /// The whole product.
-    pub(super) work: usize,
+    pub(crate) work: usize,
     /// Below which one thread is faster.
-    pub(super) parallel: usize,
+    pub(crate) parallel: usize,
     /// Minimum of one task.
-    pub(super) task: usize,
+    pub(crate) task: usize,
     /// Rows that one task has at least.
-    pub(super) band: usize,
+    pub(crate) band: usize,
     /// Strips that columns can be cut into at most.
-    pub(super) strips: usize,
+    pub(crate) strips: usize,
 }
 
 /// One task: rows of the output from `row` on, of which strip `strip` of `strips` is given.
-pub(super) struct Share<'y, T> {
-    pub(super) row: usize,
-    pub(super) strip: usize,
-    pub(super) strips: usize,
-    pub(super) rows: Vec<&'y mut [T]>,
+pub(crate) struct Share<'y, T> {
+    pub(crate) row: usize,
+    pub(crate) strip: usize,
+    pub(crate) strips: usize,
+    pub(crate) rows: Vec<&'y mut [T]>,
 }
 
 impl Cut {
     /// Calls `f` with the parts of `rows`, `m` of them for `n` columns, on so many threads as pays. `end(s, strips)` is
     /// how many elements of a row come before the end of strip `s`.
-    pub(super) fn share<'y, T: Send + 'y>(
+    pub(crate) fn share<'y, T: Send + 'y>(
         &self,
         [m, n]: [usize; 2],
         rows: impl Iterator<Item = &'y mut [T]>,

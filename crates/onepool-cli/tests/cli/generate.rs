@@ -122,3 +122,16 @@ fn ctrl_c_ends_a_text() {
     assert_eq!(out.status.code(), Some(130), "{stderr}");
     says(&stderr, &["ended by cancelled", "onepool: interrupted"]);
 }
+
+#[test]
+fn a_gguf_file_generates_and_is_inspected() {
+    const FILE: &str = "models/tiny_gguf/qwen3.gguf";
+    let given =
+        ["generate", FILE, "-d", "cpu", "-p", "The quick brown fox", "-n", "6", "--ignore-end", "--json"];
+    let out = onepool(root(), &given);
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(report["texts"][0]["tokens"].as_array().unwrap().len(), 6);
+    let out = onepool(root(), &["inspect", FILE]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(text.contains("GGUF") && text.contains("BF16") && text.contains("MatMulBlocks"), "{text}");
+}

@@ -1,0 +1,116 @@
+// Few rows times rows of ggml's blocks: a team of 32 invocations computes COLS columns, SPLIT teams sum parts of the same
+// ones. An invocation takes 32 elements at a time.
+// variant: f32  T=f32 VEC=vec4
+// variant: f16  T=f16 VEC=f16vec4 EXT_STORAGE16
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+
+layout(local_size_x = 128) in;
+
+#include "blocks.glsl"
+SPEC(2, uint, BIASED, 0u);
+SPEC(3, uint, COLS, 1u);    // 1 to COLS_MAX
+SPEC(4, uint, SPLIT, 1u);   // 1, 2 or 4
+
+layout(set = 0, binding = 0, std430) restrict readonly buffer A { VEC a[]; };
+layout(set = 0, binding = 2, std430) restrict readonly buffer Bias { T bias[]; };
+layout(set = 0, binding = 3, std430) restrict writeonly buffer Y { T y[]; };
+
+layout(push_constant) uniform Params
+{
+    uint m, n, k;
+    uint row_bytes;  // of the blocks of one column
+} p;
+
+const uint ROWS = 4u;      // rust: the most rows
+const uint COLS_MAX = 4u;  // rust: the most columns of a team
+const uint LANES = 32u;
+const uint TEAMS = 4u;     // rust: of a work-group
+const uint UNIT = 32u;     // rust: elements that an invocation takes at a time
+
+shared float sums[ROWS * COLS_MAX * LANES * TEAMS];
+
+void main()
+{
+    uint t = gl_LocalInvocationIndex;
+    uint lane = t % LANES;
+    uint team = t / LANES;
+    uint first = (linear_group() * (TEAMS / SPLIT) + team / SPLIT) * COLS;
+    uint units = p.k / UNIT;
+    float own[ROWS][COLS_MAX];
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
+            own[r][c] = 0.0;
+        }
+    }
+    for (uint u = team % SPLIT * LANES + lane; u < units; u += LANES * SPLIT) {
+        [[unroll]] for (uint h = 0u; h < UNIT; h += 16u) {
+            uint k = u * UNIT + h;
+            vec4 codes[COLS_MAX][4];
+            vec2 scale[COLS_MAX];
+            [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
+                if (c < COLS) {
+                    uint row = min(first + c, p.n - 1u) * p.row_bytes;
+                    scale[c] = block_scale(row, k);
+                    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                        codes[c][i] = block_codes(row, k + 4u * i);
+                    }
+                }
+            }
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                if (r < p.m) {
+                    vec4 x[4];
+                    vec4 all = vec4(0.0);
+                    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                        x[i] = vec4(a[(r * p.k + k) / 4u + i]);
+                        all += x[i];
+                    }
+                    float plain = all.x + all.y + all.z + all.w;
+                    [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
+                        if (c < COLS) {
+                            vec4 sum = vec4(0.0);
+                            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                                sum = fma(x[i], codes[c][i], sum);
+                            }
+                            float product = sum.x + sum.y + sum.z + sum.w;
+                            own[r][c] += scale[c].x * product + scale[c].y * plain;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
+            if (r < p.m && c < COLS) {
+                sums[(r * COLS_MAX + c) * LANES * TEAMS + t] = own[r][c];
+            }
+        }
+    }
+    barrier();
+    for (uint step = LANES / 2u; step > 0u; step /= 2u) {
+        if (lane < step) {
+            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
+                    if (r < p.m && c < COLS) {
+                        uint at = (r * COLS_MAX + c) * LANES * TEAMS + t;
+                        sums[at] += sums[at + step];
+                    }
+                }
+            }
+        }
+        barrier();
+    }
+    uint r = lane / COLS_MAX;
+    uint c = lane % COLS_MAX;
+    if (team % SPLIT == 0u && r < p.m && r < ROWS && c < COLS && first + c < p.n) {
+        float v = BIASED != 0u ? float(bias[first + c]) : 0.0;
+        for (uint s = 0u; s < SPLIT; ++s) {
+            v += sums[((r * COLS_MAX + c) * TEAMS + team + s) * LANES];
+        }
+        y[r * p.n + first + c] = T(v);
+    }
+}

@@ -1,0 +1,153 @@
+// Rows of ggml's blocks, read as they lie in a file. Rows have a multiple of 32 elements and an even number of bytes.
+#ifndef ONEPOOL_BLOCKS_GLSL
+#define ONEPOOL_BLOCKS_GLSL
+
+// The numbers are ggml's.
+// enum: BlockType
+#define BLOCK_TYPE_F32 0u    // single numbers, `float32`
+#define BLOCK_TYPE_F16 1u    // single numbers, `float16`
+#define BLOCK_TYPE_Q4_0 2u   // 32 codes of 4 bits, a scale
+#define BLOCK_TYPE_Q4_1 3u   // 32 codes of 4 bits, a scale and a summand
+#define BLOCK_TYPE_Q5_0 6u   // 32 codes of 5 bits, a scale
+#define BLOCK_TYPE_Q5_1 7u   // 32 codes of 5 bits, a scale and a summand
+#define BLOCK_TYPE_Q8_0 8u   // 32 codes of 8 bits, a scale
+#define BLOCK_TYPE_Q4_K 12u  // 256 codes of 4 bits, 8 scales and summands of 6 bits
+#define BLOCK_TYPE_Q5_K 13u  // 256 codes of 5 bits, 8 scales and summands of 6 bits
+#define BLOCK_TYPE_Q6_K 14u  // 256 codes of 6 bits, 16 scales of 8 bits
+#define BLOCK_TYPE_BF16 30u  // single numbers, `bfloat16`
+
+SPEC(1, uint, TYPE, 0u);
+
+layout(set = 0, binding = 1, std430) restrict readonly buffer Blocks { uint blocks[]; };
+
+// Byte `at`.
+uint byte_at(uint at)
+{
+    return (blocks[at / 4u] >> (at % 4u * 8u)) & 255u;
+}
+
+// The number at byte `at`, which is even.
+float half_at(uint at)
+{
+    return unpackHalf2x16(blocks[at / 4u] >> (at % 4u * 8u)).x;
+}
+
+// Four bytes from `at` on, which is even.
+uint word_at(uint at)
+{
+    uint word = blocks[at / 4u];
+    if (at % 4u != 0u) {
+        word = (word >> 16u) | (blocks[at / 4u + 1u] << 16u);
+    }
+    return word;
+}
+
+uvec4 bytes_of(uint word)
+{
+    return uvec4(word, word >> 8u, word >> 16u, word >> 24u) & 255u;
+}
+
+// Where the block of element `k` begins in the row that begins at byte `row`.
+uint block_at(uint row, uint k)
+{
+    if (TYPE == BLOCK_TYPE_Q4_K) {
+        return row + k / 256u * 144u;
+    }
+    if (TYPE == BLOCK_TYPE_Q5_K) {
+        return row + k / 256u * 176u;
+    }
+    if (TYPE == BLOCK_TYPE_Q6_K) {
+        return row + k / 256u * 210u;
+    }
+    uint bytes = 34u;
+    if (TYPE == BLOCK_TYPE_Q4_0) {
+        bytes = 18u;
+    } else if (TYPE == BLOCK_TYPE_Q4_1) {
+        bytes = 20u;
+    } else if (TYPE == BLOCK_TYPE_Q5_0) {
+        bytes = 22u;
+    } else if (TYPE == BLOCK_TYPE_Q5_1) {
+        bytes = 24u;
+    }
+    return row + k / 32u * bytes;
+}
+
+// Scale and summand of the 16 elements from `k` on: an element is its code times the scale, plus the summand.
+vec2 block_scale(uint row, uint k)
+{
+    uint at = block_at(row, k);
+    if (TYPE == BLOCK_TYPE_F32 || TYPE == BLOCK_TYPE_F16 || TYPE == BLOCK_TYPE_BF16) {
+        return vec2(1.0, 0.0);
+    }
+    if (TYPE == BLOCK_TYPE_Q4_1 || TYPE == BLOCK_TYPE_Q5_1) {
+        return unpackHalf2x16(word_at(at));
+    }
+    if (TYPE == BLOCK_TYPE_Q4_K || TYPE == BLOCK_TYPE_Q5_K) {
+        uint part = k % 256u / 32u;
+        uint low = byte_at(at + 4u + part % 4u);
+        uint high = byte_at(at + 8u + part % 4u);
+        uvec2 six = uvec2(low, high) & 63u;
+        if (part >= 4u) {
+            uint last = byte_at(at + 12u + part % 4u);
+            six = uvec2((last & 15u) | (low >> 6u << 4u), (last >> 4u) | (high >> 6u << 4u));
+        }
+        return unpackHalf2x16(word_at(at)) * vec2(six) * vec2(1.0, -1.0);
+    }
+    if (TYPE == BLOCK_TYPE_Q6_K) {
+        int scale = int(byte_at(at + 192u + k % 256u / 16u) << 24u) >> 24;
+        return vec2(half_at(at + 208u) * float(scale), 0.0);
+    }
+    return vec2(half_at(at), 0.0);
+}
+
+// The codes of the four elements from `k` on.
+vec4 block_codes(uint row, uint k)
+{
+    if (TYPE == BLOCK_TYPE_F32) {
+        uint at = row / 4u + k;
+        return uintBitsToFloat(uvec4(blocks[at], blocks[at + 1u], blocks[at + 2u], blocks[at + 3u]));
+    }
+    if (TYPE == BLOCK_TYPE_F16 || TYPE == BLOCK_TYPE_BF16) {
+        uint at = row / 4u + k / 2u;
+        uvec2 words = uvec2(blocks[at], blocks[at + 1u]);
+        if (TYPE == BLOCK_TYPE_F16) {
+            return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+        }
+        uvec4 bits = uvec4(words.x << 16u, words.x & 0xffff0000u, words.y << 16u, words.y & 0xffff0000u);
+        return uintBitsToFloat(bits);
+    }
+    uint at = block_at(row, k);
+    uint i = k % 32u;
+    if (TYPE == BLOCK_TYPE_Q8_0) {
+        uint word = word_at(at + 2u + i);
+        return vec4(ivec4(int(word) << 24, int(word) << 16, int(word) << 8, int(word)) >> 24);
+    }
+    uint nibbles = i / 16u * 4u;
+    if (TYPE == BLOCK_TYPE_Q4_0) {
+        return vec4(bytes_of(word_at(at + 2u + i % 16u) >> nibbles & 0x0f0f0f0fu)) - 8.0;
+    }
+    if (TYPE == BLOCK_TYPE_Q4_1) {
+        return vec4(bytes_of(word_at(at + 4u + i % 16u) >> nibbles & 0x0f0f0f0fu));
+    }
+    if (TYPE == BLOCK_TYPE_Q5_0 || TYPE == BLOCK_TYPE_Q5_1) {
+        uint first = TYPE == BLOCK_TYPE_Q5_0 ? 2u : 4u;
+        uvec4 fifth = uvec4(word_at(at + first)) >> (uvec4(0u, 1u, 2u, 3u) + i) & 1u;
+        uvec4 four = bytes_of(word_at(at + first + 4u + i % 16u) >> nibbles & 0x0f0f0f0fu);
+        return vec4(four | fifth << 4u) - (TYPE == BLOCK_TYPE_Q5_0 ? 16.0 : 0.0);
+    }
+    uint part = k % 256u / 32u;
+    if (TYPE == BLOCK_TYPE_Q6_K) {
+        uint half_block = k % 256u / 128u;
+        uint low = word_at(at + half_block * 64u + part % 2u * 32u + i) >> (part % 4u / 2u * 4u);
+        uint high = word_at(at + 128u + half_block * 32u + i) >> (part % 4u * 2u);
+        return vec4(bytes_of((low & 0x0f0f0f0fu) | (high & 0x03030303u) << 4u)) - 32.0;
+    }
+    uint first = TYPE == BLOCK_TYPE_Q4_K ? 16u : 48u;
+    uint codes = word_at(at + first + part / 2u * 32u + i) >> (part % 2u * 4u) & 0x0f0f0f0fu;
+    if (TYPE == BLOCK_TYPE_Q5_K) {
+        codes |= (word_at(at + 16u + i) >> part & 0x01010101u) << 4u;
+    }
+    return vec4(bytes_of(codes));
+}
+
+#endif

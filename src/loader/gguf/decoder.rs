@@ -1,0 +1,326 @@
+//! Decoders as graphs of our operators.
+
+use std::sync::Arc;
+
+use super::file::GgufFile;
+use super::rope;
+use super::settings::{Architecture, RopeSettings, Scaling, Settings};
+use super::weights::{Part, Weights};
+use crate::dtype::DType;
+use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
+use crate::loader::error::{LoadError, LoadErrorKind};
+use crate::loader::source::Source;
+use crate::ops::attention::{GroupQueryAttention, SkipNorm};
+use crate::ops::ggml::{GatherBlocks, MatMulBlocks};
+use crate::ops::norm::LayerNormalization;
+use crate::ops::reduce::{Reduce, ReduceKind};
+use crate::ops::shape_ops::{Reshape, ShapeOf};
+use crate::ops::{Function, Operator, cast, mul, sub, unary};
+
+/// The graph of the decoder in `file`, whose data `source` reads.
+pub(super) fn graph(
+    file: &GgufFile,
+    source: &mut Source<'_>,
+    progress: Option<&dyn Fn(u64, u64)>,
+) -> Result<Graph, LoadError> {
+    let settings = Settings::of(file)?;
+    let name = file.text("general.name")?.unwrap_or("decoder");
+    let mut decoder = Decoder { g: GraphBuilder::new(name), weights: Weights::new(file), settings };
+    decoder.build(source)?;
+    let Decoder { mut g, weights, .. } = decoder;
+    weights.load(&mut g, source, progress)?;
+    Ok(g.build()?)
+}
+
+struct Decoder<'f> {
+    g: GraphBuilder,
+    weights: Weights<'f>,
+    settings: Settings,
+}
+
+/// Tensors that all layers read.
+struct Common {
+    /// The last valid key of each sequence, and the number of rows of the cache in the run.
+    lens: TensorId,
+    total: TensorId,
+    /// Cosines and sines, of layers that see all keys and of those with a window.
+    tables: [[TensorId; 2]; 2],
+}
+
+/// What has been computed, as two summands where the second is not added yet.
+type Stream = (TensorId, Option<TensorId>);
+
+impl Decoder<'_> {
+    fn op(&mut self, name: impl Into<String>, op: impl Operator, inputs: &[TensorId]) -> TensorId {
+        self.shared_op(name, Arc::new(op), inputs)
+    }
+
+    fn shared_op(&mut self, name: impl Into<String>, op: Arc<dyn Operator>, inputs: &[TensorId]) -> TensorId {
+        let inputs: Vec<Option<TensorId>> = inputs.iter().copied().map(Some).collect();
+        self.node(name, op, &inputs)
+    }
+
+    fn node(
+        &mut self,
+        name: impl Into<String>,
+        op: Arc<dyn Operator>,
+        inputs: &[Option<TensorId>],
+    ) -> TensorId {
+        let name = name.into();
+        let to = self.g.declare(format!("{name}:out"));
+        self.g.node_into(name, op, inputs, &[Some(to)]);
+        to
+    }
+
+    fn integers(&mut self, name: &str, values: &[i64]) -> Result<TensorId, LoadError> {
+        let tensor = Tensor::new([values.len()], values).map_err(LoadErrorKind::Tensor)?;
+        Ok(self.g.constant(name, tensor))
+    }
+
+    fn build(&mut self, source: &mut Source<'_>) -> Result<(), LoadError> {
+        let ids = self.g.input("input_ids", DType::I64, ["batch".into(), "tokens".into()]);
+        let mask = self.g.input("attention_mask", DType::I64, ["batch".into(), "total".into()]);
+        let sum = Reduce {
+            kind: ReduceKind::Sum,
+            axes: Some(vec![1]),
+            keep_dims: false,
+            noop_with_empty_axes: false,
+        };
+        let valid = self.op("valid", sum, &[mask]);
+        let one = self.g.constant("one", Tensor::scalar(1i64));
+        let last = self.shared_op("last", sub(), &[valid, one]);
+        let lens = self.shared_op("lens", cast(DType::I32), &[last]);
+        let size = self.op("size", ShapeOf { start: 1, end: Some(2) }, &[mask]);
+        let total = self.shared_op("total", cast(DType::I32), &[size]);
+        let tables = self.tables(source)?;
+        let common = Common { lens, total, tables };
+
+        let hidden = self.settings.hidden;
+        let vocabulary = self.weights.count("token_embd.weight")?;
+        let embedding = [Part::whole("token_embd.weight".to_owned(), vocabulary)];
+        let (table, b) = self.weights.rows(&mut self.g, &embedding, hidden)?;
+        let mut x = self.op("embedding", GatherBlocks { b }, &[ids, table]);
+        if let Some(scale) = self.settings.embedding_scale {
+            let scale = self.g.constant("embedding_scale", Tensor::scalar(scale));
+            x = self.shared_op("scaled", mul(), &[x, scale]);
+        }
+        let mut stream: Stream = (x, None);
+        let mut present = Vec::new();
+        for layer in 0..self.settings.sizes.layers {
+            stream = self.attention(layer, stream, &common, &mut present)?;
+            stream = self.gated(layer, stream)?;
+        }
+        let (y, _) = self.norm("output_norm", stream)?;
+        let head = if self.weights.has("output.weight") { "output" } else { "token_embd" };
+        let mut logits = self.product("logits", y, &[(head.to_owned(), vocabulary)], hidden)?;
+        let [_, cap] = self.settings.softcaps;
+        if cap > 0.0 {
+            let down = self.g.constant("cap.inverse", Tensor::scalar(1.0 / cap));
+            let up = self.g.constant("cap", Tensor::scalar(cap));
+            logits = self.shared_op("capped.down", mul(), &[logits, down]);
+            logits = self.shared_op("capped.tanh", unary(Function::Tanh), &[logits]);
+            logits = self.shared_op("capped", mul(), &[logits, up]);
+        }
+        self.g.output("logits", logits);
+        for (name, id) in present {
+            self.g.output(name, id);
+        }
+        Ok(())
+    }
+
+    /// Cosines and sines of layers that see all keys, and of those with a window.
+    fn tables(&mut self, source: &mut Source<'_>) -> Result<[[TensorId; 2]; 2], LoadError> {
+        let Settings { rotated, rope, sizes, window, local_base, .. } = self.settings;
+        let name = match rope.scaling {
+            Scaling::Long { .. } => rope::SHORT,
+            _ => rope::FACTORS,
+        };
+        self.weights.take(rope::LONG);
+        let pairs = rotated.checked_div(2).unwrap_or(0);
+        let factors = self.weights.read_now(source, name, pairs)?;
+        if factors.iter().flatten().any(|factor| !factor.is_normal()) {
+            let kind = LoadErrorKind::unexpected("factors that are not 0", format!("others in {name:?}"));
+            return Err(kind.into());
+        }
+        let [cos, sin] = rope::tables(&rope::speeds(&rope, rotated, factors.as_deref()), sizes.context)?;
+        let all = [self.g.constant("cos", cos), self.g.constant("sin", sin)];
+        if window.is_none() {
+            return Ok([all, all]);
+        }
+        let scaling =
+            if self.settings.architecture == Architecture::Gemma3 { Scaling::None } else { rope.scaling };
+        let local = RopeSettings { base: local_base, scaling };
+        if local == rope {
+            return Ok([all, all]);
+        }
+        let [cos, sin] = rope::tables(&rope::speeds(&local, rotated, factors.as_deref()), sizes.context)?;
+        Ok([all, [self.g.constant("cos.local", cos), self.g.constant("sin.local", sin)]])
+    }
+
+    /// The sum of `stream`, normalized, and itself.
+    fn norm(&mut self, name: &str, stream: Stream) -> Result<(TensorId, TensorId), LoadError> {
+        let Settings { hidden, epsilon, .. } = self.settings;
+        let scale = self.weights.floats(&mut self.g, &[(format!("{name}.weight"), hidden)])?;
+        let (x, skip) = stream;
+        let Some(skip) = skip else {
+            let op = LayerNormalization { axis: -1, epsilon, center: false, stash: DType::F32 };
+            return Ok((self.op(name, op, &[x, scale]), x));
+        };
+        let (y, sum) = (self.g.declare(format!("{name}:out")), self.g.declare(format!("{name}:sum")));
+        let op: Arc<dyn Operator> = Arc::new(SkipNorm { epsilon, center: false });
+        let inputs = [Some(x), Some(skip), Some(scale)];
+        self.g.node_into(name, op, &inputs, &[Some(y), None, None, Some(sum)]);
+        Ok((y, sum))
+    }
+
+    /// `x` normalized, where the layer does so.
+    fn norm_after(&mut self, name: &str, x: TensorId) -> Result<TensorId, LoadError> {
+        match self.settings.architecture.is_gemma() {
+            true => self.norm(name, (x, None)).map(|(y, _)| y),
+            false => Ok(x),
+        }
+    }
+
+    /// `x` times the rows of tensors, contiguous: of each the name without its end, and its rows.
+    fn product(
+        &mut self,
+        name: &str,
+        x: TensorId,
+        tensors: &[(String, usize)],
+        k: usize,
+    ) -> Result<TensorId, LoadError> {
+        let parts: Vec<Part> =
+            tensors.iter().map(|(stem, n)| Part::whole(format!("{stem}.weight"), *n)).collect();
+        let (weight, b) = self.weights.rows(&mut self.g, &parts, k)?;
+        let mut inputs = vec![x, weight];
+        let biases: Vec<(String, usize)> =
+            tensors.iter().map(|(stem, n)| (format!("{stem}.bias"), *n)).collect();
+        if biases.iter().any(|(name, _)| self.weights.has(name)) {
+            inputs.push(self.weights.floats(&mut self.g, &biases)?);
+        }
+        Ok(self.op(name, MatMulBlocks { b }, &inputs))
+    }
+
+    /// `x`, of `heads` heads, with each of them normalized, where the file has a scale for it.
+    fn head_norm(&mut self, stem: &str, x: TensorId, heads: usize) -> Result<TensorId, LoadError> {
+        let weight = format!("{stem}.weight");
+        if !self.weights.has(&weight) {
+            return Ok(x);
+        }
+        let Settings { epsilon, sizes, .. } = self.settings;
+        let scale = self.weights.floats(&mut self.g, &[(weight, sizes.head)])?;
+        let apart = self.integers(&format!("{stem}.apart"), &[0, 0, heads as i64, sizes.head as i64])?;
+        let joined =
+            self.integers(&format!("{stem}.joined"), &[0, 0, heads.saturating_mul(sizes.head) as i64])?;
+        let reshape = || Reshape { allow_zero: false, fixed: None };
+        let x = self.op(format!("{stem}.split"), reshape(), &[x, apart]);
+        let norm = LayerNormalization { axis: -1, epsilon, center: false, stash: DType::F32 };
+        let x = self.op(stem, norm, &[x, scale]);
+        Ok(self.op(format!("{stem}.join"), reshape(), &[x, joined]))
+    }
+
+    fn attention(
+        &mut self,
+        layer: usize,
+        stream: Stream,
+        common: &Common,
+        present: &mut Vec<(String, TensorId)>,
+    ) -> Result<Stream, LoadError> {
+        let Settings { architecture, sizes, hidden, heads, .. } = self.settings;
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (y, x) = self.norm(&name("attn_norm"), stream)?;
+        let (wide, narrow) = (heads.saturating_mul(sizes.head), sizes.kv_heads.saturating_mul(sizes.head));
+        let parts = [(name("attn_q"), wide), (name("attn_k"), narrow), (name("attn_v"), narrow)];
+        let fused = name("attn_qkv");
+        let kinds = parts.clone().map(|(stem, _)| {
+            let biased = self.weights.has(&format!("{stem}.bias"));
+            (self.weights.kind(&format!("{stem}.weight")), biased)
+        });
+        let normed = self.weights.has(&name("attn_q_norm.weight"));
+        let (q, kv) = if self.weights.has(&format!("{fused}.weight")) {
+            let width = narrow.saturating_mul(2).saturating_add(wide);
+            (self.product(&fused, y, &[(fused.clone(), width)], hidden)?, None)
+        } else if !normed && kinds.iter().all(|kind| *kind == kinds[0]) {
+            (self.product(&fused, y, &parts, hidden)?, None)
+        } else {
+            let [q, k, v] = parts;
+            let q = self.product(&q.0.clone(), y, &[q], hidden)?;
+            let k = self.product(&k.0.clone(), y, &[k], hidden)?;
+            let v = self.product(&v.0.clone(), y, &[v], hidden)?;
+            let q = self.head_norm(&name("attn_q_norm"), q, heads)?;
+            (q, Some((self.head_norm(&name("attn_k_norm"), k, sizes.kv_heads)?, v)))
+        };
+        let global = self.settings.sees_all(layer);
+        let op = GroupQueryAttention {
+            heads,
+            kv_heads: sizes.kv_heads,
+            scale: Some(self.settings.scale),
+            softcap: self.settings.softcaps[0],
+            window: self.settings.window.filter(|_| !global).map(|(window, _)| window),
+            rotary: Some(architecture.interleaved()),
+            causal: true,
+            smooth: false,
+            cache_bits: None,
+            updates: None,
+        };
+        let dims = || ["batch".into(), sizes.kv_heads.into(), "past".into(), sizes.head.into()];
+        let past_key = self.g.input(format!("past_key_values.{layer}.key"), DType::F32, dims());
+        let past_value = self.g.input(format!("past_key_values.{layer}.value"), DType::F32, dims());
+        let [y, key, value] = ["attn:out", "attn:key", "attn:value"].map(|part| self.g.declare(name(part)));
+        let [everywhere, near] = common.tables;
+        let [cos, sin] = if global { everywhere } else { near };
+        let (k, v) = kv.unzip();
+        let inputs = [
+            Some(q),
+            k,
+            v,
+            Some(past_key),
+            Some(past_value),
+            Some(common.lens),
+            Some(common.total),
+            Some(cos),
+            Some(sin),
+        ];
+        let op: Arc<dyn Operator> = Arc::new(op);
+        self.g.node_into(name("attn"), op, &inputs, &[Some(y), Some(key), Some(value)]);
+        present.push((format!("present.{layer}.key"), key));
+        present.push((format!("present.{layer}.value"), value));
+        let y = self.product(&name("attn_output"), y, &[(name("attn_output"), hidden)], wide)?;
+        let y = self.norm_after(&name("post_attention_norm"), y)?;
+        Ok((x, Some(y)))
+    }
+
+    /// The gated product after attention.
+    fn gated(&mut self, layer: usize, stream: Stream) -> Result<Stream, LoadError> {
+        let Settings { architecture, hidden, ffn, .. } = self.settings;
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (y, x) = self.norm(&name("ffn_norm"), stream)?;
+        let (gate, up) = if architecture == Architecture::Phi3 {
+            // The rows of the gate come first.
+            let half = |first: usize| Part {
+                name: name("ffn_up.weight"),
+                first,
+                rows: ffn,
+                of: ffn.saturating_mul(2),
+            };
+            let mut product = |part: &str, first: usize| {
+                let (weight, b) = self.weights.rows(&mut self.g, &[half(first)], hidden)?;
+                Ok::<_, LoadError>(self.op(name(part), MatMulBlocks { b }, &[y, weight]))
+            };
+            (product("ffn_gate", 0)?, product("ffn_up", ffn)?)
+        } else {
+            let gate = self.product(&name("ffn_gate"), y, &[(name("ffn_gate"), ffn)], hidden)?;
+            (gate, self.product(&name("ffn_up"), y, &[(name("ffn_up"), ffn)], hidden)?)
+        };
+        let active = if architecture.is_gemma() {
+            self.shared_op(name("ffn_gelu"), unary(Function::GeluTanh), &[gate])
+        } else {
+            let sigmoid = self.shared_op(name("ffn_sigmoid"), unary(Function::Sigmoid), &[gate]);
+            self.shared_op(name("ffn_silu"), mul(), &[gate, sigmoid])
+        };
+        let y = self.shared_op(name("ffn_gated"), mul(), &[active, up]);
+        let y = self.product(&name("ffn_down"), y, &[(name("ffn_down"), hidden)], ffn)?;
+        let y = self.norm_after(&name("post_ffw_norm"), y)?;
+        Ok((x, Some(y)))
+    }
+}

@@ -1,0 +1,320 @@
+//! What the metadata says of a decoder.
+
+use super::file::{GgufFile, entry_error};
+use crate::loader::error::{LoadError, LoadErrorKind, nearest};
+
+/// Families of decoders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Architecture {
+    /// Also Mistral.
+    Llama,
+    Qwen2,
+    Qwen3,
+    Gemma2,
+    Gemma3,
+    Phi3,
+}
+
+impl Architecture {
+    const ALL: [(&str, Architecture); 6] = [
+        ("llama", Architecture::Llama),
+        ("qwen2", Architecture::Qwen2),
+        ("qwen3", Architecture::Qwen3),
+        ("gemma2", Architecture::Gemma2),
+        ("gemma3", Architecture::Gemma3),
+        ("phi3", Architecture::Phi3),
+    ];
+
+    /// Whether rotation is of neighbouring elements; else of elements half a head apart.
+    pub(super) fn interleaved(self) -> bool {
+        self == Architecture::Llama
+    }
+
+    /// Whether results of attention and of the gated product are normalized.
+    pub(super) fn is_gemma(self) -> bool {
+        matches!(self, Architecture::Gemma2 | Architecture::Gemma3)
+    }
+}
+
+/// The sizes of a decoder and of its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecoderSizes {
+    /// Layers, each with keys and values.
+    pub layers: usize,
+    /// Heads of keys and values.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head: usize,
+    /// Tokens that the graph takes: the model's context, as far as its tables of rotations have at most 64 MiB.
+    pub context: usize,
+}
+
+/// Bytes that all tables of rotations may have.
+const TABLE_BYTES: usize = 64 << 20;
+
+/// More layers, heads or elements than any model has.
+const MAX_SIZE: u64 = 1 << 24;
+const MAX_LAYERS: u64 = 4096;
+
+/// What the metadata says of a decoder.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) architecture: Architecture,
+    pub(super) sizes: DecoderSizes,
+    pub(super) hidden: usize,
+    pub(super) heads: usize,
+    pub(super) ffn: usize,
+    pub(super) epsilon: f32,
+    /// Factor of the scores.
+    pub(super) scale: f32,
+    /// Bound of the scores, and of the logits; 0 is none.
+    pub(super) softcaps: [f32; 2],
+    /// Factor of the embedding.
+    pub(super) embedding_scale: Option<f32>,
+    /// Keys that a query sees in layers with a window, and how many layers begin with the next one that has none.
+    pub(super) window: Option<(usize, usize)>,
+    /// Elements of a head that are rotated.
+    pub(super) rotated: usize,
+    pub(super) rope: RopeSettings,
+    /// The base of the angles in layers with a window.
+    pub(super) local_base: f64,
+}
+
+/// How positions become angles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct RopeSettings {
+    pub(super) base: f64,
+    pub(super) scaling: Scaling,
+}
+
+/// How contexts longer than the trained one are reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Scaling {
+    None,
+    /// Positions are divided.
+    Linear {
+        factor: f64,
+    },
+    /// Slow rotations are divided, fast ones not.
+    Yarn {
+        factor: f64,
+        context: f64,
+        fast: f64,
+        slow: f64,
+        magnitude: f64,
+    },
+    /// Tensors of the file have factors, for the context that it was trained on, and for more.
+    Long {
+        context: usize,
+        magnitude: f64,
+    },
+}
+
+impl DecoderSizes {
+    /// Reads the sizes of the decoder in `file`.
+    ///
+    /// # Errors
+    /// [`LoadError`] for entries that are missing or wrong, and architectures that are not known.
+    pub fn of(file: &GgufFile) -> Result<Self, LoadError> {
+        Settings::of(file).map(|settings| settings.sizes)
+    }
+}
+
+/// Entries of one architecture.
+struct Entries<'f> {
+    file: &'f GgufFile,
+    prefix: &'f str,
+}
+
+impl Entries<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.prefix)
+    }
+
+    fn wrong(&self, name: &str, expected: impl Into<String>, found: impl ToString) -> LoadError {
+        entry_error(&self.key(name), LoadErrorKind::unexpected(expected, found.to_string()))
+    }
+
+    fn unsupported(&self, name: &str, what: impl Into<String>) -> LoadError {
+        entry_error(&self.key(name), LoadErrorKind::unsupported(what))
+    }
+
+    fn need<T>(&self, name: &str, found: Option<T>) -> Result<T, LoadError> {
+        found.ok_or_else(|| LoadErrorKind::missing(format!("entry {:?}", self.key(name))).into())
+    }
+
+    /// A size, from 1 on.
+    fn size(&self, name: &str) -> Result<Option<usize>, LoadError> {
+        match self.file.unsigned(&self.key(name))? {
+            None => Ok(None),
+            Some(n @ 1..=MAX_SIZE) => Ok(usize::try_from(n).ok()),
+            Some(n) => Err(self.wrong(name, format!("1 to {MAX_SIZE}"), n)),
+        }
+    }
+
+    /// A size that all layers have, which a file may list for each of them.
+    fn common(&self, name: &str) -> Result<Option<usize>, LoadError> {
+        let key = self.key(name);
+        let Ok(Some(list)) = self.file.integers(&key) else { return self.size(name) };
+        match list {
+            [first, rest @ ..] if rest.iter().all(|n| n == first) => {
+                let within = u64::try_from(*first).ok().filter(|n| (1..=MAX_SIZE).contains(n));
+                let n = within.and_then(|n| usize::try_from(n).ok());
+                n.map(Some).ok_or_else(|| self.wrong(name, format!("1 to {MAX_SIZE}"), first))
+            }
+            _ => Err(self.unsupported(name, "layers of different sizes")),
+        }
+    }
+
+    /// A finite number.
+    fn float(&self, name: &str) -> Result<Option<f64>, LoadError> {
+        match self.file.float(&self.key(name))? {
+            Some(v) if !v.is_finite() => Err(self.wrong(name, "a finite number", v)),
+            found => Ok(found),
+        }
+    }
+
+    /// A number above 0.
+    fn positive(&self, name: &str) -> Result<Option<f64>, LoadError> {
+        match self.float(name)? {
+            Some(v) if v <= 0.0 => Err(self.wrong(name, "a number above 0", v)),
+            found => Ok(found),
+        }
+    }
+}
+
+impl Settings {
+    pub(super) fn of(file: &GgufFile) -> Result<Self, LoadError> {
+        const NAME: &str = "general.architecture";
+        let name = file.text(NAME)?;
+        let name = name.ok_or_else(|| LoadErrorKind::missing(format!("entry {NAME:?}")))?;
+        let known = Architecture::ALL.iter().find(|(known, _)| *known == name);
+        let Some(&(prefix, architecture)) = known else {
+            let names = Architecture::ALL.map(|(name, _)| name);
+            let near = nearest(name, names);
+            let near =
+                if near.is_empty() { String::new() } else { format!(" (nearest: {})", near.join(", ")) };
+            let what = format!("architecture {name:?}{near}; these are read: {}", names.join(", "));
+            return Err(entry_error(NAME, LoadErrorKind::unsupported(what)));
+        };
+        let e = Entries { file, prefix };
+        let need = |name: &str| e.size(name).and_then(|found| e.need(name, found));
+        let layers = need("block_count")?;
+        if layers as u64 > MAX_LAYERS {
+            return Err(e.wrong("block_count", format!("1 to {MAX_LAYERS}"), layers));
+        }
+        let hidden = need("embedding_length")?;
+        let heads = e.common("attention.head_count")?;
+        let heads = e.need("attention.head_count", heads)?;
+        let kv_heads = e.common("attention.head_count_kv")?.unwrap_or(heads);
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(e.wrong("attention.head_count_kv", format!("a divisor of {heads}"), kv_heads));
+        }
+        let head = e.size("attention.key_length")?.or(hidden.checked_div(heads)).unwrap_or(0);
+        if let Some(value) = e.size("attention.value_length")?.filter(|value| *value != head) {
+            let what = format!("values of {value} elements with keys of {head}");
+            return Err(e.unsupported("attention.value_length", what));
+        }
+        let rotated = e.size("rope.dimension_count")?.unwrap_or(head);
+        if rotated > head || !rotated.is_multiple_of(2) || head == 0 {
+            return Err(e.wrong("rope.dimension_count", format!("an even number up to {head}"), rotated));
+        }
+        if let Some(experts) = e.size("expert_count").unwrap_or(None) {
+            let what = format!("mixtures of {experts} experts: load an ONNX export of the model");
+            return Err(e.unsupported("expert_count", what));
+        }
+        let epsilon = e.positive("attention.layer_norm_rms_epsilon")?;
+        let epsilon = e.need("attention.layer_norm_rms_epsilon", epsilon)? as f32;
+        let rope = RopeSettings { base: e.positive("rope.freq_base")?.unwrap_or(1e4), scaling: scaling(&e)? };
+        let gemma = architecture.is_gemma();
+        let window = match e.file.unsigned(&e.key("attention.sliding_window"))? {
+            Some(n @ 1..) if gemma => {
+                let period = if architecture == Architecture::Gemma2 { 2 } else { 6 };
+                Some((usize::try_from(n).unwrap_or(usize::MAX), period))
+            }
+            // Others have it in their files and are computed without it, as llama.cpp does.
+            _ => None,
+        };
+        // The largest models divide by another size.
+        let per_head = match (architecture, layers) {
+            (Architecture::Gemma2, 46) | (Architecture::Gemma3, 62) => {
+                hidden.checked_div(heads).unwrap_or(head)
+            }
+            _ => head,
+        };
+        let cap = |name: &str| e.float(name).map(|cap| cap.unwrap_or(0.0).max(0.0) as f32);
+        let softcaps = match architecture {
+            Architecture::Gemma2 => [cap("attn_logit_softcapping")?, cap("final_logit_softcapping")?],
+            Architecture::Gemma3 => [0.0, cap("final_logit_softcapping")?],
+            _ => [0.0; 2],
+        };
+        let mut context = need("context_length")?;
+        if let Scaling::Long { context: trained, .. } = rope.scaling {
+            context = context.min(trained);
+        }
+        let tables = if window.is_some() { 4 } else { 2 };
+        let row = rotated.saturating_mul(tables).saturating_mul(2);
+        context = context.min(TABLE_BYTES.checked_div(row).unwrap_or(0)).max(2);
+        Ok(Settings {
+            architecture,
+            sizes: DecoderSizes { layers, kv_heads, head, context },
+            hidden,
+            heads,
+            ffn: e.common("feed_forward_length")?.unwrap_or(0),
+            epsilon,
+            scale: 1.0 / (per_head as f32).sqrt(),
+            softcaps,
+            embedding_scale: gemma.then(|| (hidden as f32).sqrt()),
+            window,
+            rotated,
+            rope,
+            local_base: match architecture {
+                Architecture::Gemma3 => e.positive("rope.freq_base_swa")?.unwrap_or(1e4),
+                _ => rope.base,
+            },
+        })
+    }
+
+    /// Whether layer `layer` sees all keys.
+    pub(super) fn sees_all(&self, layer: usize) -> bool {
+        let last = |period: usize| layer.checked_rem(period) == Some(period.saturating_sub(1));
+        self.window.is_none_or(|(_, period)| last(period))
+    }
+}
+
+fn scaling(e: &Entries<'_>) -> Result<Scaling, LoadError> {
+    const TYPE: &str = "rope.scaling.type";
+    const FACTOR: &str = "rope.scaling.factor";
+    const ORIGINAL: &str = "rope.scaling.original_context_length";
+    let kind = e.file.text(&e.key(TYPE))?.map(str::to_owned);
+    // As files of 2023 have it.
+    let old = e.positive("rope.scale_linear")?;
+    let magnitude = e.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
+    let factor = e.positive(FACTOR)?;
+    // Factors in tensors need no entry here.
+    if let Some(context) = e.size(ORIGINAL)?.filter(|_| e.file.tensor(super::rope::SHORT).is_some()) {
+        return Ok(Scaling::Long { context, magnitude });
+    }
+    match kind.as_deref() {
+        None | Some("none") => match old.filter(|factor| *factor != 1.0) {
+            Some(factor) => Ok(Scaling::Linear { factor }),
+            None => Ok(Scaling::None),
+        },
+        Some("linear") => Ok(Scaling::Linear { factor: e.need(FACTOR, factor)? }),
+        Some("yarn") => {
+            let context = e.size(ORIGINAL)?;
+            Ok(Scaling::Yarn {
+                factor: e.need(FACTOR, factor)?,
+                context: e.need(ORIGINAL, context)? as f64,
+                fast: e.positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+                slow: e.positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+                magnitude,
+            })
+        }
+        Some("longrope") => Err(LoadErrorKind::missing(format!("tensor {:?}", super::rope::SHORT)).into()),
+        Some(other) => {
+            let what = format!("scaling of positions {other:?}; none, linear, yarn and longrope are read");
+            Err(e.unsupported(TYPE, what))
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Weights: which bytes of the file the graph needs, and their way into memory.
+
+use std::collections::{BTreeSet, HashMap};
+
+use half::{bf16, f16};
+
+use super::file::{GgufFile, GgufTensor, kind_name};
+use crate::dtype::DType;
+use crate::graph::{GraphBuilder, TensorId, TensorInfo};
+use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
+use crate::loader::pack::pack;
+use crate::loader::source::Source;
+use crate::memory::os;
+use crate::ops::ggml::{BlockType, Rows};
+use crate::shape::Shape;
+
+/// Constants that the graph needs, read all at once.
+pub(super) struct Weights<'f> {
+    file: &'f GgufFile,
+    used: BTreeSet<&'f str>,
+    wanted: Vec<Wanted<'f>>,
+    rows: HashMap<String, (TensorId, Rows)>,
+}
+
+struct Wanted<'f> {
+    id: TensorId,
+    info: TensorInfo,
+    /// Contiguous in memory, in this order.
+    parts: Vec<Range<'f>>,
+    /// Whether they become `float32`.
+    floats: bool,
+}
+
+/// Rows of one tensor of the file.
+struct Range<'f> {
+    name: &'f str,
+    blocks: BlockType,
+    at: u64,
+    bytes: usize,
+}
+
+/// Rows of a tensor, for [`Weights::rows`].
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) name: String,
+    pub(super) first: usize,
+    pub(super) rows: usize,
+    /// Rows that the tensor must have.
+    pub(super) of: usize,
+}
+
+impl Part {
+    /// All `rows` rows.
+    pub(super) fn whole(name: String, rows: usize) -> Self {
+        Part { name, first: 0, rows, of: rows }
+    }
+}
+
+fn at_tensor(name: &str, kind: LoadErrorKind) -> LoadError {
+    kind.at(ErrorLocation::Tensor(name.to_owned()))
+}
+
+impl<'f> Weights<'f> {
+    pub(super) fn new(file: &'f GgufFile) -> Self {
+        Weights { file, used: BTreeSet::new(), wanted: Vec::new(), rows: HashMap::new() }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
+    /// The element type of tensor `name`.
+    pub(super) fn kind(&self, name: &str) -> Option<u32> {
+        self.file.tensor(name).map(|tensor| tensor.kind)
+    }
+
+    /// Rows of tensor `name`.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub(super) fn count(&self, name: &str) -> Result<usize, LoadError> {
+        self.file.tensor(name).map(|tensor| tensor.rows().1).ok_or_else(|| self.file.lacks(name))
+    }
+
+    /// Notes that tensor `name` is known, if it is there.
+    pub(super) fn take(&mut self, name: &str) {
+        if let Some((name, _)) = self.file.entry(name) {
+            self.used.insert(name);
+        }
+    }
+
+    fn find(&mut self, name: &str) -> Result<(&'f str, &'f GgufTensor, BlockType), LoadError> {
+        let (name, tensor) = self.file.entry(name).ok_or_else(|| self.file.lacks(name))?;
+        let Some(blocks) = tensor.blocks() else {
+            let names = BlockType::ALL.map(BlockType::name).join(", ");
+            let kind = kind_name(tensor.kind);
+            let what =
+                format!("elements of {kind}; these are read: {names}: quantize the model to Q4_K_M or Q8_0");
+            return Err(at_tensor(name, LoadErrorKind::unsupported(what)));
+        };
+        self.used.insert(name);
+        Ok((name, tensor, blocks))
+    }
+
+    /// A constant of rows of `k` elements of tensors of one type, contiguous.
+    ///
+    /// # Errors
+    /// Tensors that are not there, or have another size or type.
+    pub(super) fn rows(
+        &mut self,
+        g: &mut GraphBuilder,
+        parts: &[Part],
+        k: usize,
+    ) -> Result<(TensorId, Rows), LoadError> {
+        let key = format!("{parts:?}");
+        if let Some(known) = self.rows.get(&key) {
+            return Ok(*known);
+        }
+        let mut common: Option<Rows> = None;
+        let mut ranges = Vec::new();
+        for part in parts {
+            let (name, tensor, blocks) = self.find(&part.name)?;
+            let (width, height) = tensor.rows();
+            let end = part.first.saturating_add(part.rows);
+            if width != k || height != part.of || end > height {
+                let expected = format!("{} rows of {k}", part.of);
+                let found = format!("{height} rows of {width}");
+                return Err(at_tensor(name, LoadErrorKind::unexpected(expected, found)));
+            }
+            let step = Rows::STEP;
+            if k == 0 || part.rows == 0 || !k.is_multiple_of(step.max(blocks.elements())) {
+                let what =
+                    format!("rows of {k} elements of {}, which is no multiple of {step}", blocks.name());
+                return Err(at_tensor(name, LoadErrorKind::unsupported(what)));
+            }
+            let row = Rows { blocks, rows: 1, k }.row_bytes();
+            let bytes = row.checked_mul(part.rows);
+            let bytes = bytes
+                .ok_or_else(|| LoadErrorKind::unexpected("sizes that memory can have", end.to_string()))?;
+            let at = tensor.at.saturating_add((row as u64).saturating_mul(part.first as u64));
+            ranges.push(Range { name, blocks, at, bytes });
+            let rows = common.map_or(0, |rows| rows.rows).saturating_add(part.rows);
+            if common.is_some_and(|rows| rows.blocks != blocks) {
+                let expected = format!("the type of {:?}", parts.first().map_or("", |part| &part.name));
+                return Err(at_tensor(name, LoadErrorKind::unexpected(expected, blocks.name())));
+            }
+            common = Some(Rows { blocks, rows, k });
+        }
+        let rows = common.ok_or_else(|| LoadErrorKind::missing("a tensor"))?;
+        let info = rows
+            .info()
+            .ok_or_else(|| LoadErrorKind::unexpected("rows that memory can have", k.to_string()))?;
+        let label = match parts {
+            [Part { name, first, rows, of }] if rows != of => format!("{name}[{first}, {rows}]"),
+            _ => parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join("+"),
+        };
+        let id = self.want(g, label, info, ranges, false);
+        self.rows.insert(key, (id, rows));
+        Ok((id, rows))
+    }
+
+    /// A constant of `float32` of the elements of tensors that have `len` of them each.
+    ///
+    /// # Errors
+    /// As [`Weights::rows`]; tensors of blocks.
+    pub(super) fn floats(
+        &mut self,
+        g: &mut GraphBuilder,
+        names: &[(String, usize)],
+    ) -> Result<TensorId, LoadError> {
+        let mut ranges = Vec::new();
+        let mut total = 0usize;
+        for (name, len) in names {
+            ranges.push(self.vector(name, *len)?);
+            total = total.saturating_add(*len);
+        }
+        let info = TensorInfo::new(DType::F32, Shape::new([total]).map_err(LoadErrorKind::Shape)?);
+        let label = names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join("+");
+        Ok(self.want(g, label, info, ranges, true))
+    }
+
+    fn vector(&mut self, name: &str, len: usize) -> Result<Range<'f>, LoadError> {
+        let (name, tensor, blocks) = self.find(name)?;
+        if tensor.dims != [len] {
+            let found = format!("{:?}", tensor.dims);
+            return Err(at_tensor(name, LoadErrorKind::unexpected(format!("{len} elements"), found)));
+        }
+        if blocks.elements() != 1 {
+            let what = format!("a vector of {}; F32, F16 and BF16 are read", blocks.name());
+            return Err(at_tensor(name, LoadErrorKind::unsupported(what)));
+        }
+        Ok(Range { name, blocks, at: tensor.at, bytes: len.saturating_mul(blocks.bytes()) })
+    }
+
+    /// The elements of a small tensor, now; nothing where it is not there.
+    ///
+    /// # Errors
+    /// As [`Weights::floats`], and what reading says.
+    pub(super) fn read_now(
+        &mut self,
+        source: &mut Source<'_>,
+        name: &str,
+        len: usize,
+    ) -> Result<Option<Vec<f32>>, LoadError> {
+        if !self.has(name) {
+            return Ok(None);
+        }
+        let range = self.vector(name, len)?;
+        let mut bytes = vec![0; len.saturating_mul(4)];
+        range.widened(source, &mut bytes)?;
+        Ok(Some(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()))
+    }
+
+    fn want(
+        &mut self,
+        g: &mut GraphBuilder,
+        label: String,
+        info: TensorInfo,
+        parts: Vec<Range<'f>>,
+        floats: bool,
+    ) -> TensorId {
+        let id = g.declare(label);
+        self.wanted.push(Wanted { id, info, parts, floats });
+        id
+    }
+
+    /// Reads all that was asked for.
+    ///
+    /// # Errors
+    /// Tensors that no one asked for, more than this machine's memory, and what reading says.
+    pub(super) fn load(
+        self,
+        g: &mut GraphBuilder,
+        source: &mut Source<'_>,
+        progress: Option<&dyn Fn(u64, u64)>,
+    ) -> Result<(), LoadError> {
+        let mut unknown = self.file.tensors().map(|(name, _)| name).filter(|name| !self.used.contains(name));
+        if let Some(name) = unknown.next() {
+            let what =
+                "a tensor that is no part of such a decoder as far as is known: the result would be wrong";
+            return Err(at_tensor(name, LoadErrorKind::unsupported(what)));
+        }
+        let infos: Vec<TensorInfo> = self.wanted.iter().map(|wanted| wanted.info.clone()).collect();
+        let found = infos.iter().fold(0u64, |all, info| all.saturating_add(info.bytes() as u64));
+        let limit = os::physical_memory().unwrap_or(u64::MAX);
+        if found > limit {
+            let what = "bytes of tensors, more than the memory of this machine";
+            return Err(LoadErrorKind::TooMany { what, found, limit }.into());
+        }
+        let tensors = pack(&infos, progress, |i, to| {
+            self.wanted.get(i).map_or(Ok(()), |wanted| wanted.fill(source, to))
+        })?;
+        for (wanted, tensor) in self.wanted.iter().zip(tensors) {
+            g.define_constant(wanted.id, tensor);
+        }
+        Ok(())
+    }
+}
+
+impl Wanted<'_> {
+    fn fill(&self, source: &mut Source<'_>, to: &mut [u8]) -> Result<(), LoadError> {
+        let mut rest = to;
+        for part in &self.parts {
+            let len = if self.floats { part.elements().saturating_mul(4) } else { part.bytes };
+            let (to, after) = rest.split_at_mut_checked(len).unwrap_or_default();
+            if self.floats {
+                part.widened(source, to)?;
+            } else {
+                part.read(source, to)?;
+            }
+            rest = after;
+        }
+        rest.fill(0);
+        Ok(())
+    }
+}
+
+impl Range<'_> {
+    fn elements(&self) -> usize {
+        self.bytes.checked_div(self.blocks.bytes()).unwrap_or(0)
+    }
+
+    fn read(&self, source: &mut Source<'_>, to: &mut [u8]) -> Result<(), LoadError> {
+        source.seek(self.at)?;
+        source.read("the data", to).map_err(|e| at_tensor(self.name, e.into_kind()))
+    }
+
+    /// Reads single numbers as `float32`.
+    fn widened(&self, source: &mut Source<'_>, to: &mut [u8]) -> Result<(), LoadError> {
+        if self.blocks == BlockType::F32 {
+            return self.read(source, to);
+        }
+        let mut bytes = vec![0; self.bytes];
+        self.read(source, &mut bytes)?;
+        let halves = bytes.as_chunks::<2>().0;
+        for (to, half) in to.as_chunks_mut::<4>().0.iter_mut().zip(halves) {
+            let value = match self.blocks {
+                BlockType::Bf16 => bf16::from_le_bytes(*half).to_f32(),
+                _ => f16::from_le_bytes(*half).to_f32(),
+            };
+            *to = value.to_le_bytes();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,240 @@
+//! com.microsoft's MatMulNBits: a product with weights of 2, 4 or 8 bits in blocks that share a scale.
+
+mod native;
+mod rounded;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use super::{FLOATS_TO_32, count};
+use crate::dtype::DType;
+use crate::graph::TensorInfo;
+use crate::kernel::codes::nbits::Zeros;
+use crate::kernel::codes::nbits_tile::TILE;
+use crate::kernel::codes::{nbits_vector, nbits_wide};
+use crate::kernel::table::{params, spec, variants};
+use crate::kernel::{NativeKernel, grid_1d};
+use crate::ops::movement::region::word;
+use crate::ops::real::real_kernel;
+use crate::ops::window::bad;
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::shape::Shape;
+
+// Positions of the inputs.
+const A: usize = 0;
+const B: usize = 1;
+const SCALES: usize = 2;
+const ZEROS: usize = 3;
+const INDEX: usize = 4;
+const BIAS: usize = 5;
+
+/// Inputs: A, the codes (`[n, blocks, bytes]`, the first code in the lowest bits), scales, zero points (packed
+/// as the codes are, or numbers), none, and a bias. A code stands for `(code - zero point) * scale`.
+#[derive(Clone, Copy, Debug)]
+pub struct MatMulNBits {
+    /// Columns of A.
+    pub k: usize,
+    /// Columns of the result.
+    pub n: usize,
+    /// Bits of a code: 2, 4 or 8.
+    pub bits: usize,
+    /// Codes that share a scale.
+    pub block: usize,
+    /// Whether elements of A may be rounded to 8 bits, with a scale for each block of a row: `accuracy_level` 4. The
+    /// native function does so where its integers are faster.
+    pub rounds: bool,
+}
+
+pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let bits = attrs.int("bits", 4)?;
+    if ![2, 4, 8].contains(&bits) {
+        return Err(OpError::unsupported(format!("MatMulNBits of {bits} bits")));
+    }
+    if attrs.int("weight_prepacked", 0)? != 0 {
+        return Err(OpError::unsupported("MatMulNBits of weights in another device's layout"));
+    }
+    let rounds = match attrs.int("accuracy_level", 0)? {
+        0..=3 => false,
+        4 => true,
+        n => return Err(bad("accuracy_level", format!("is {n}, expected 0 to 4"))),
+    };
+    let block = count(attrs, "block_size", 16)?;
+    if !block.is_power_of_two() {
+        return Err(bad("block_size", format!("is {block}, expected a power of two")));
+    }
+    Ok(Arc::new(MatMulNBits {
+        k: count(attrs, "K", 1)?,
+        n: count(attrs, "N", 1)?,
+        bits: bits as usize,
+        block,
+        rounds,
+    }))
+}
+
+/// A [`MatMulNBits`] for given inputs.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    op: MatMulNBits,
+    m: usize,
+    zeros: Zeros,
+}
+
+impl MatMulNBits {
+    fn blocks(&self) -> usize {
+        self.k.div_ceil(self.block)
+    }
+
+    /// Bytes of the codes of one column.
+    fn bytes(&self) -> usize {
+        self.blocks() * (self.block * self.bits / 8)
+    }
+
+    /// Bytes of the packed zero points of one column.
+    fn zero_bytes(&self) -> usize {
+        (self.blocks() * self.bits).div_ceil(8)
+    }
+
+    /// Codes in a byte.
+    fn parts(&self) -> usize {
+        8 / self.bits
+    }
+
+    /// Codes in 16 bytes.
+    fn unit(&self) -> usize {
+        128 / self.bits
+    }
+
+    /// Whether every block is whole units of 16 bytes, and every column whole blocks.
+    fn is_whole(&self) -> bool {
+        self.block.is_multiple_of(self.unit()) && self.k.is_multiple_of(self.block)
+    }
+
+    /// Columns of a team of the wide kernel, and teams that share columns: enough teams to keep a large device busy.
+    fn teams(&self) -> (usize, usize) {
+        const MIN_TEAMS: usize = 1024;
+        let cols = [4, 2].into_iter().find(|cols| self.n / cols >= MIN_TEAMS).unwrap_or(1);
+        let units = self.k / self.unit();
+        let split = [4, 2].into_iter().find(|split| units >= split * 64 && self.n / cols < 2 * MIN_TEAMS);
+        (cols, split.unwrap_or(1))
+    }
+
+    fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
+        let a = cx.shape(A)?;
+        let Some((_, outer)) = a.split_last().filter(|(k, _)| **k == self.k) else {
+            return Err(cx.shape_error(A, format!("a last axis of {}", self.k)));
+        };
+        let elements = |i: usize, wanted: usize| match cx.shape(i)?.elements() == wanted {
+            true => Ok(()),
+            false => Err(cx.shape_error(i, format!("{wanted} elements"))),
+        };
+        elements(B, self.n * self.bytes())?;
+        elements(SCALES, self.n * self.blocks())?;
+        let zeros = match cx.has(ZEROS).then(|| cx.dtype(ZEROS)).transpose()? {
+            None => Zeros::Middle,
+            Some(DType::U8) => {
+                elements(ZEROS, self.n * self.zero_bytes())?;
+                Zeros::Codes
+            }
+            Some(_) => {
+                elements(ZEROS, self.n * self.blocks())?;
+                Zeros::Numbers
+            }
+        };
+        if cx.has(BIAS) {
+            elements(BIAS, self.n)?;
+        }
+        Ok(Sizes { op: *self, m: outer.iter().product(), zeros })
+    }
+}
+
+impl Operator for MatMulNBits {
+    fn name(&self) -> &'static str {
+        "MatMulNBits"
+    }
+
+    fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
+        cx.expect_counts(3..=6, 1..=1)?;
+        let dtype = cx.dtype_of(A, FLOATS_TO_32)?;
+        cx.expect_dtype(B, DType::U8)?;
+        cx.expect_dtype(SCALES, dtype)?;
+        if cx.has(ZEROS) {
+            cx.dtype_of(ZEROS, &[DType::U8, dtype])?;
+        }
+        if cx.has(INDEX) {
+            return Err(OpError::unsupported("MatMulNBits with indices of groups"));
+        }
+        if cx.has(BIAS) {
+            cx.expect_dtype(BIAS, dtype)?;
+        }
+        self.resolve(cx)?;
+        let mut dims = cx.shape(A)?.to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = self.n;
+        }
+        Ok(vec![TensorInfo::new(dtype, Shape::new(dims)?)])
+    }
+
+    fn cost(&self, cx: &OpCx) -> Cost {
+        let m = self.resolve(cx).map_or(0, |s| s.m);
+        Cost { flops: Cost::product(&[2, m, self.n, self.k]), bytes: cx.bytes_touched() }
+    }
+
+    fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
+        real_kernel("MatMulNBits", cx, self.resolve(cx)?)
+    }
+
+    fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let Sizes { m, zeros, .. } = self.resolve(cx)?;
+        let vector = m <= nbits_vector::ROWS;
+        let t = cx.dtype(A)?;
+        let wide = variants::NbitsWide { t }
+            .id()
+            .ok()
+            .filter(|kernel| vector && self.is_whole() && lower.can_run(*kernel));
+        let kernel = match wide {
+            Some(kernel) => kernel,
+            None if vector => variants::NbitsVector { t }.id()?,
+            None => variants::NbitsTile { t }.id()?,
+        };
+        word(m.saturating_mul(self.k.max(self.n)))?;
+        word(self.n * self.bytes())?;
+        let bias = u32::from(cx.has(BIAS));
+        let pick = |given: bool, i: usize| if given { Operand::Input(i) } else { Operand::Unused };
+        let args = [
+            Operand::Input(A),
+            Operand::Input(B),
+            Operand::Input(SCALES),
+            pick(zeros == Zeros::Codes, ZEROS),
+            pick(zeros == Zeros::Numbers, ZEROS),
+            pick(cx.has(BIAS), BIAS),
+            Operand::Output(0),
+        ];
+        let [m, n, k] = [m, self.n, self.k].map(|d| d as u32);
+        let (block, blocks) = (self.block as u32, self.blocks() as u32);
+        let (words, zero_bytes) = ((self.bytes() / 4) as u32, self.zero_bytes() as u32);
+        if m == 0 {
+            return Ok(());
+        }
+        let mut spec = vec![
+            (spec::nbits::BITS, self.bits as u32),
+            (spec::nbits::ZEROS, zeros as u32),
+            (spec::nbits::BIASED, bias),
+        ];
+        let params = params::Nbits { m, n, k, block, blocks, words, zero_bytes };
+        if wide.is_some() {
+            let (cols, split) = self.teams();
+            spec.extend([(spec::nbits_wide::COLS, cols as u32), (spec::nbits_wide::SPLIT, split as u32)]);
+            let groups = self.n.div_ceil(cols * nbits_wide::TEAMS / split) as u64;
+            let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
+            return lower.dispatch(kernel, &spec, &args, &params, grid);
+        }
+        if vector {
+            let groups = self.n.div_ceil(nbits_vector::COLS) as u64;
+            let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
+            return lower.dispatch(kernel, &spec, &args, &params, grid);
+        }
+        let groups = [n.div_ceil(TILE as u32), m.div_ceil(TILE as u32), 1];
+        lower.dispatch(kernel, &spec, &args, &params, groups)
+    }
+}

@@ -1,0 +1,211 @@
+//! The native functions of MatMulNBits: rows in full precision, by codes where there are few of them.
+
+use std::borrow::Cow;
+
+use rayon::prelude::*;
+
+use super::rounded::{self, Numbers, Weights};
+use super::{A, B, BIAS, MatMulNBits, SCALES, Sizes, ZEROS};
+use crate::dot::Unit;
+use crate::kernel::KernelError;
+use crate::kernel::codes::nbits::Zeros;
+use crate::ops::linalg::product::{Mat, Threads, product};
+use crate::ops::par;
+use crate::ops::real::{Real, RealIo, RealKernel, as_f32s, widened};
+use crate::simd::wide;
+
+/// Columns that a task makes at once.
+const COLUMNS: usize = 32;
+/// Up to this many rows are multiplied by codes directly, instead of decoding columns.
+const FEW_ROWS: usize = 4;
+/// Sums in parallel.
+const LANES: usize = 8;
+
+impl Sizes {
+    /// Code `i` of a packed row.
+    fn code(&self, row: &[u8], i: usize) -> u8 {
+        match self.op.bits {
+            8 => row[i],
+            bits => row[i * bits / 8] >> (i * bits % 8) & (0xff >> (8 - bits)),
+        }
+    }
+}
+
+impl RealKernel for Sizes {
+    const HALF: &'static [usize] = &[SCALES];
+
+    fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let MatMulNBits { k, n, bits, block, .. } = self.op;
+        let (m, blocks) = (self.m, self.op.blocks());
+        let (y, inputs) = io.output(0, m * n)?;
+        let a = inputs.get(A, m * k)?;
+        let codes = inputs.raw_opt::<u8>(B, n * self.op.bytes())?.ok_or(KernelError::Absent { index: B })?;
+        let half_scales = inputs.half(SCALES, n * blocks)?;
+        let packed = inputs.raw_opt::<u8>(ZEROS, n * self.op.zero_bytes())?;
+        let numbers = match self.zeros {
+            Zeros::Numbers => inputs.get_opt(ZEROS, n * blocks)?,
+            _ => None,
+        };
+        let bias = inputs.get_opt(BIAS, n)?;
+        if y.is_empty() {
+            return Ok(());
+        }
+        let unit = Unit::best();
+        if self.op.rounds && unit.multiplies_many() {
+            let scales = match half_scales {
+                Some(scales) => Some(Numbers::F16(scales)),
+                None => as_f32s(inputs.get(SCALES, n * blocks)?).map(Numbers::F32),
+            };
+            let zeros = numbers.map(as_f32s);
+            if let (Some(scales), None | Some(Some(_))) = (scales, zeros) {
+                let zeros = zeros.flatten().map(Numbers::F32);
+                let weights = Weights { codes, scales, zero_codes: packed.unwrap_or(&[]), zeros };
+                rounded::multiply(self, a, &weights, bias, y, unit);
+                return Ok(());
+            }
+        }
+        let scales = match half_scales {
+            Some(scales) => widened(scales),
+            None => Cow::Borrowed(inputs.get(SCALES, n * blocks)?),
+        };
+        let middle = T::from_f64((1u32 << (bits - 1)).into());
+        if m <= FEW_ROWS {
+            let zero = |column: usize, j: usize| match (packed, numbers) {
+                (Some(z), _) => f32::from(self.code(&z[column * self.op.zero_bytes()..], j)),
+                (None, Some(z)) => z[column * blocks + j].to_f64() as f32,
+                (None, None) => middle.to_f64() as f32,
+            };
+            let scale = |column: usize, j: usize| scales[column * blocks + j].to_f64() as f32;
+            let vectors = Vectors::of(self.op, a);
+            let mut sums = vec![0f32; m * n];
+            // Element `[column, row]`, so that a thread's columns are its own.
+            par::share(sums.chunks_mut(COLUMNS * m).enumerate(), |(part, sums)| {
+                for (c, sums) in sums.chunks_mut(m).enumerate() {
+                    let column = part * COLUMNS + c;
+                    let row = &codes[column * self.op.bytes()..][..self.op.bytes()];
+                    let grain = |j: usize| (scale(column, j), zero(column, j));
+                    sums.iter_mut().enumerate().for_each(|(r, y)| *y = vectors.dot(r, row, grain));
+                }
+            });
+            for (i, y) in y.iter_mut().enumerate() {
+                let bias = bias.and_then(|b| b.get(i % n)).copied().unwrap_or(T::ZERO);
+                *y = T::from_f64(sums[i % n * m + i / n].into()) + bias;
+            }
+            return Ok(());
+        }
+        let weights = |column: usize, out: &mut [T]| {
+            let row = &codes[column * self.op.bytes()..][..self.op.bytes()];
+            for (j, out) in out.chunks_mut(block).enumerate() {
+                let zero = match (packed, numbers) {
+                    (Some(z), _) => {
+                        let z = &z[column * self.op.zero_bytes()..][..self.op.zero_bytes()];
+                        T::from_f64(self.code(z, j).into())
+                    }
+                    (None, Some(z)) => z[column * blocks + j],
+                    (None, None) => middle,
+                };
+                let scale = scales[column * blocks + j];
+                for (i, out) in out.iter_mut().enumerate() {
+                    *out = (T::from_f64(self.code(row, j * block + i).into()) - zero) * scale;
+                }
+            }
+        };
+        // Some columns at once, as rows of a transposed operand; their results are columns of the output.
+        let parts = (0..n.div_ceil(COLUMNS)).into_par_iter().map(|part| {
+            let first = part * COLUMNS;
+            let count = COLUMNS.min(n - first);
+            let mut made = vec![T::ZERO; count * k];
+            made.chunks_mut(k).enumerate().for_each(|(c, out)| weights(first + c, out));
+            let mut out = vec![T::ZERO; m * count];
+            let sizes = [m, count, k];
+            product(sizes, Mat::rows(a, k), Mat::transposed(&made, k), &mut out, count, false, Threads::One)?;
+            Ok(out)
+        });
+        let parts: Vec<Vec<T>> = parts.collect::<Result<_, KernelError>>()?;
+        y.par_chunks_mut(n).enumerate().for_each(|(r, y)| {
+            for (y, part) in y.chunks_mut(COLUMNS).zip(&parts) {
+                y.copy_from_slice(&part[r * y.len()..][..y.len()]);
+            }
+            if let Some(bias) = bias {
+                y.iter_mut().zip(bias).for_each(|(y, b)| *y += *b);
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Rows of A, ordered as the codes are, with the sum of the elements of each block.
+struct Vectors {
+    op: MatMulNBits,
+    /// For each row and block the elements of a block: those of the first codes of bytes, of the second and so on.
+    values: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+impl Vectors {
+    fn of<T: Real>(op: MatMulNBits, a: &[T]) -> Vectors {
+        let (block, parts, width) = (op.block, op.parts(), op.blocks() * op.block);
+        let mut values = vec![0f32; a.len() / op.k.max(1) * width];
+        for (a, values) in a.chunks(op.k.max(1)).zip(values.chunks_mut(width.max(1))) {
+            for (a, values) in a.chunks(block).zip(values.chunks_mut(block)) {
+                for (i, a) in a.iter().enumerate() {
+                    values[i % parts * (block / parts) + i / parts] = a.to_f64() as f32;
+                }
+            }
+        }
+        let sums = values.chunks(block).map(|b| b.iter().sum()).collect();
+        Vectors { op, values, sums }
+    }
+
+    /// The product of row `r` and a column of packed codes; `grain` tells scale and zero point of a block.
+    fn dot(&self, r: usize, codes: &[u8], grain: impl Fn(usize) -> (f32, f32)) -> f32 {
+        let MatMulNBits { bits, block, .. } = self.op;
+        let blocks = self.op.blocks();
+        let values = &self.values[r * blocks * block..][..blocks * block];
+        let sums = &self.sums[r * blocks..][..blocks];
+        let each = codes.chunks(block * bits / 8).zip(values.chunks(block)).zip(sums);
+        wide(
+            #[inline(always)]
+            || {
+                let (mut lanes, mut total) = ([0f32; LANES], 0f32);
+                for (j, ((codes, values), sum)) in each.enumerate() {
+                    let mut dot = [0f32; LANES];
+                    let part = block * bits / 8;
+                    match bits {
+                        2 => {
+                            for (i, values) in values.chunks(part).enumerate() {
+                                add_products(&mut dot, codes, values, |c| c >> (2 * i) & 3);
+                            }
+                        }
+                        4 => {
+                            let (even, odd) = values.split_at(part);
+                            add_products(&mut dot, codes, even, |c| c & 15);
+                            add_products(&mut dot, codes, odd, |c| c >> 4);
+                        }
+                        _ => add_products(&mut dot, codes, values, |c| c),
+                    }
+                    let (scale, zero) = grain(j);
+                    lanes.iter_mut().zip(&dot).for_each(|(l, d)| *l += scale * d);
+                    total -= scale * zero * sum;
+                }
+                total + lanes.iter().sum::<f32>()
+            },
+        )
+    }
+}
+
+/// Adds values times what `code` takes from their bytes.
+#[inline(always)]
+fn add_products(to: &mut [f32; LANES], codes: &[u8], values: &[f32], code: impl Fn(u8) -> u8) {
+    let ((codes, codes_rest), (values, values_rest)) =
+        (codes.as_chunks::<LANES>(), values.as_chunks::<LANES>());
+    for (codes, values) in codes.iter().zip(values) {
+        for ((sum, c), v) in to.iter_mut().zip(codes).zip(values) {
+            *sum += f32::from(code(*c)) * v;
+        }
+    }
+    // Blocks of 16 codes of two bits have four bytes.
+    for ((sum, c), v) in to.iter_mut().zip(codes_rest).zip(values_rest) {
+        *sum += f32::from(code(*c)) * v;
+    }
+}

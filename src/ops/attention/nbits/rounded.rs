@@ -1,0 +1,419 @@
+//! Rows of A rounded to bytes: each block of a row has a scale, products with codes are sums of integers. The codes are
+//! read where they lie, so weights are in memory once.
+
+use half::f16;
+
+use super::{MatMulNBits, Sizes};
+use crate::dot::{Dot, Unit, WithDot};
+use crate::ops::halves::Half;
+use crate::ops::linalg::product::Threads;
+use crate::ops::linalg::share::{Cut, Share};
+use crate::ops::par;
+use crate::ops::real::Real;
+use crate::simd::wide;
+
+/// Multiplications below which one thread is faster.
+const PARALLEL: usize = 400_000;
+/// Multiplications of one task at least.
+const TASK: usize = 500_000;
+/// Rows that one task has at least.
+const BAND: usize = 16;
+/// Columns of one step; tasks begin at its multiples.
+const STRIP: usize = 4;
+/// Rows of a tile, and its columns; a single row is multiplied by a whole strip at a time.
+const TILE: [usize; 2] = [4, 2];
+/// Bytes of rounded rows that are multiplied by all columns of a task before the next rows: they stay in the second
+/// cache.
+const TOGETHER: usize = 256 << 10;
+/// The largest absolute value of a rounded element.
+const LARGEST: f32 = 127.0;
+/// Added to a number, it leaves the nearest integer in the lowest bits.
+const ROUNDING: f32 = 12_582_912.0;
+/// Numbers that are read after the last one that counts.
+const BEYOND: usize = 64;
+
+/// Numbers of either width.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Numbers<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+}
+
+impl<'a> Numbers<'a> {
+    /// `count` lines of `len` from line `first` on, and perhaps more after them; `wide` has them where they are widened.
+    #[inline(always)]
+    fn lines<'b>(self, first: usize, count: usize, len: usize, wide: &'b mut Vec<f32>) -> &'b [f32]
+    where
+        'a: 'b,
+    {
+        match self {
+            Numbers::F32(all) => all.get(first * len..).unwrap_or(&[]),
+            Numbers::F16(all) => {
+                let all = all.get(first * len..).and_then(|all| all.get(..count * len)).unwrap_or(&[]);
+                wide.resize(count * len + BEYOND, 0.0);
+                f16::widen_all(all, wide.get_mut(..all.len()).unwrap_or_default());
+                wide
+            }
+        }
+    }
+}
+
+/// Rows of A in the order in which codes lie in vectors.
+#[derive(Debug)]
+struct Rounded {
+    /// Vectors of codes of a column.
+    vectors: usize,
+    /// Of each row and vector a vector of signed bytes for the first code of every byte, one for the second and so on.
+    values: Vec<u8>,
+    /// Of each row and vector what the sums begin with: what the middle code takes away.
+    starts: Vec<i32>,
+    /// Of each row and vector the scales of the sums.
+    scales: Vec<f32>,
+    /// Of each row and block the sum of its rounded elements.
+    sums: Vec<f32>,
+}
+
+/// Where the parts of one row are written.
+struct Row<'a> {
+    values: &'a mut [u8],
+    starts: &'a mut [i32],
+    scales: &'a mut [f32],
+    sums: &'a mut [f32],
+}
+
+impl Rounded {
+    /// Rounds rows of `op.k` elements for vectors of `lanes` sums. Sums begin with what `middle` times the elements
+    /// takes away.
+    fn of<T: Real>(op: MatMulNBits, a: &[T], lanes: usize, middle: i32) -> Rounded {
+        let (rows, blocks) = (a.len() / op.k.max(1), op.blocks());
+        let vectors = op.bytes().div_ceil(4 * lanes);
+        let (sums, values) = (vectors * lanes, vectors * lanes * 4 * op.parts());
+        let mut all = Rounded {
+            vectors,
+            values: vec![0; rows * values],
+            starts: vec![0; rows * sums],
+            scales: vec![0.0; rows * sums],
+            sums: vec![0.0; rows * blocks],
+        };
+        let each = a
+            .chunks_exact(op.k.max(1))
+            .zip(all.values.chunks_exact_mut(values.max(1)))
+            .zip(all.starts.chunks_exact_mut(sums.max(1)))
+            .zip(all.scales.chunks_exact_mut(sums.max(1)))
+            .zip(all.sums.chunks_exact_mut(blocks.max(1)));
+        let round = |((((a, values), starts), scales), sums): ((((&[T], _), _), _), _)| {
+            let row = Row { values, starts, scales, sums };
+            wide(
+                #[inline(always)]
+                || match op.bits {
+                    2 => row.round::<T, 4>(op, a, lanes, middle),
+                    4 => row.round::<T, 2>(op, a, lanes, middle),
+                    _ => row.round::<T, 1>(op, a, lanes, middle),
+                },
+            );
+        };
+        if a.len() < PARALLEL / 4 {
+            each.for_each(round);
+        } else {
+            par::share(each, round);
+        }
+        all
+    }
+}
+
+impl Row<'_> {
+    /// Rounds the row `a` for codes of which `PARTS` are in a byte.
+    #[inline(always)]
+    fn round<T: Real, const PARTS: usize>(self, op: MatMulNBits, a: &[T], lanes: usize, middle: i32) {
+        let mut rounded = vec![0u8; self.values.len()];
+        // Sums of a block; its scale belongs to each of them.
+        let per_block = op.block / (4 * PARTS);
+        let scales = self.scales.chunks_mut(per_block.max(1));
+        for ((a, to), scales) in a.chunks(op.block).zip(rounded.chunks_mut(op.block)).zip(scales) {
+            let bits = |v: &T| (v.to_f64() as f32).to_bits() & 0x7fff_ffff;
+            let largest = f32::from_bits(a.iter().map(bits).fold(0, u32::max));
+            // What is no number makes all sums of its block none.
+            let scale = if largest.is_finite() { largest / LARGEST } else { f32::NAN };
+            let factor = Some(LARGEST / largest).filter(|f| f.is_finite()).unwrap_or(0.0);
+            for (to, v) in to.iter_mut().zip(a) {
+                *to = (v.to_f64() as f32 * factor + ROUNDING).to_bits() as u8;
+            }
+            scales.fill(scale);
+        }
+        let of_sum = |four: &[u8]| four.iter().map(|v| i32::from(*v as i8)).sum::<i32>();
+        for (start, four) in self.starts.iter_mut().zip(rounded.chunks_exact(4 * PARTS)) {
+            *start = of_sum(four);
+        }
+        let each = self.starts.chunks(per_block.max(1)).zip(self.scales.chunks(per_block.max(1)));
+        for (to, (sums, scales)) in self.sums.iter_mut().zip(each) {
+            *to = sums.iter().sum::<i32>() as f32 * scales.first().copied().unwrap_or(0.0);
+        }
+        self.starts.iter_mut().for_each(|start| *start *= -middle);
+        let width = 4 * lanes;
+        let vectors = self.values.chunks_exact_mut(PARTS * width).zip(rounded.chunks_exact(PARTS * width));
+        for (to, from) in vectors {
+            let from = from.as_chunks::<PARTS>().0;
+            for (part, to) in to.chunks_exact_mut(width).enumerate() {
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = from[part]);
+            }
+        }
+    }
+}
+
+/// The operands of a product but A.
+pub(super) struct Weights<'a> {
+    pub(super) codes: &'a [u8],
+    pub(super) scales: Numbers<'a>,
+    /// Packed zero points.
+    pub(super) zero_codes: &'a [u8],
+    /// Zero points that are numbers.
+    pub(super) zeros: Option<Numbers<'a>>,
+}
+
+/// Makes the `sizes.m` rows of `y` of the rows of `a`.
+pub(super) fn multiply<T: Real>(
+    sizes: &Sizes,
+    a: &[T],
+    weights: &Weights<'_>,
+    bias: Option<&[T]>,
+    y: &mut [T],
+    unit: Unit,
+) {
+    struct Sums;
+    impl WithDot for Sums {
+        type Output = usize;
+        #[inline(always)]
+        fn with<D: Dot>(self, _: D) -> usize {
+            D::SUMS
+        }
+    }
+    let op = sizes.op;
+    let middle = 1 << (op.bits - 1);
+    let left = Rounded::of(op, a, unit.run(Sums), middle);
+    let strips = op.n.div_ceil(STRIP);
+    let cut = Cut {
+        work: sizes.m.saturating_mul(op.n).saturating_mul(op.k),
+        parallel: PARALLEL,
+        task: TASK,
+        band: BAND,
+        strips,
+    };
+    let end = |strip: usize, of: usize| (strips * (strip + 1) / of * STRIP).min(op.n);
+    cut.share([sizes.m, op.n], y.chunks_mut(op.n.max(1)), Threads::All, end, |mut share: Share<'_, T>| {
+        let first = share.strip.checked_sub(1).map_or(0, |before| end(before, share.strips));
+        let (row, rows) = (share.row, &mut share.rows);
+        unit.run(Task { sizes, left: &left, weights, bias, row, first, rows });
+    });
+}
+
+/// Rows from `row` on of columns from `first` on.
+struct Task<'t, 'y, 'a, T> {
+    sizes: &'t Sizes,
+    left: &'t Rounded,
+    weights: &'t Weights<'a>,
+    bias: Option<&'t [T]>,
+    row: usize,
+    first: usize,
+    rows: &'t mut [&'y mut [T]],
+}
+
+impl<T: Real> WithDot for Task<'_, '_, '_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with<D: Dot>(self, dot: D) {
+        match self.sizes.op.bits {
+            2 => self.run::<D, 2>(dot),
+            4 => self.run::<D, 4>(dot),
+            _ => self.run::<D, 8>(dot),
+        }
+    }
+}
+
+impl<T: Real> Task<'_, '_, '_, T> {
+    #[inline(always)]
+    fn run<D: Dot, const BITS: u32>(self, dot: D) {
+        let Task { sizes, left, weights, bias, row, first, rows } = self;
+        let op = sizes.op;
+        let (bytes, blocks) = (op.bytes(), op.blocks());
+        let count = rows.first().map_or(0, |row| row.len());
+        let each = left.vectors * 4 * D::SUMS * op.parts();
+        let band = (TOGETHER / each.max(1)).max(TILE[0]).next_multiple_of(TILE[0]);
+        let shift = (op.block * op.bits / 32).trailing_zeros();
+        let (mut wide, mut zeros) = (Vec::new(), Vec::new());
+        for (b, rows) in rows.chunks_mut(band).enumerate() {
+            let row = row + b * band;
+            for at in (0..count).step_by(STRIP) {
+                let (column, n) = (first + at, STRIP.min(count - at));
+                let scales = weights.scales.lines(column, n, blocks, &mut wide);
+                let codes = weights.codes.get(column * bytes..).unwrap_or(&[]);
+                let columns = Columns { codes, bytes, blocks, scales, shift };
+                weights.zeros::<BITS>(op, column, n, &mut zeros);
+                zeros.iter_mut().zip(scales).for_each(|(zero, scale)| *zero *= scale);
+                for r in 0..rows.len() {
+                    let Some(y) = rows.get_mut(r).and_then(|row| row.get_mut(at..at + n)) else { return };
+                    let sums = left.sums.get((row + r) * blocks..).unwrap_or(&[]);
+                    for (c, y) in y.iter_mut().enumerate() {
+                        // What zero points take away, less the bias.
+                        let zeros = zeros.get(c * blocks..).and_then(|zeros| zeros.get(..blocks));
+                        let taken = zeros.map_or(0.0, |zeros| products(zeros, sums));
+                        let bias =
+                            bias.and_then(|bias| bias.get(column + c)).map_or(0.0, |b| b.to_f64() as f32);
+                        *y = T::from_f64((bias - taken).into());
+                    }
+                }
+                let mut done = 0;
+                for rows in rows.chunks_mut(TILE[0]) {
+                    let (from, high) = (row + done, rows.len());
+                    let mut add = |r: usize, c: usize, sum: f32| {
+                        if let Some(y) = rows.get_mut(r).and_then(|row| row.get_mut(at + c)) {
+                            *y += T::from_f64(sum.into());
+                        }
+                    };
+                    let mut c = 0;
+                    while let Some(more @ 1..) = n.checked_sub(c) {
+                        c += columns.multiply::<D, BITS>(dot, left, (from, high), (c, more), &mut add);
+                    }
+                    done += high;
+                }
+            }
+        }
+    }
+}
+
+impl Weights<'_> {
+    /// How far the zero points of `n` columns from `column` on are from the middle code; none where all are it. What is
+    /// small takes few digits of the sums away.
+    #[inline(always)]
+    fn zeros<const BITS: u32>(&self, op: MatMulNBits, column: usize, n: usize, to: &mut Vec<f32>) {
+        let (blocks, middle) = (op.blocks(), (1u32 << (BITS - 1)) as f32);
+        to.clear();
+        if let Some(zeros) = self.zeros {
+            let mut wide = Vec::new();
+            let lines = zeros.lines(column, n, blocks, &mut wide);
+            to.extend(lines.iter().take(n * blocks).map(|zero| zero - middle));
+        } else if !self.zero_codes.is_empty() {
+            let bytes = op.zero_bytes();
+            let parts = 8 / BITS as usize;
+            to.resize(n * blocks, 0.0);
+            for (c, to) in to.chunks_mut(blocks.max(1)).enumerate() {
+                let codes = self.zero_codes.get((column + c) * bytes..).unwrap_or(&[]);
+                for (to, byte) in to.chunks_mut(parts).zip(codes) {
+                    for (i, to) in to.iter_mut().enumerate() {
+                        *to = f32::from(byte >> (i as u32 * BITS) & (0xff >> (8 - BITS))) - middle;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The sum of the products of `a` and as many numbers of `b`.
+#[inline(always)]
+fn products(a: &[f32], b: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let b = b.get(..a.len()).unwrap_or(&[]);
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [0f32; LANES];
+    for (a, b) in a.iter().zip(b) {
+        sums.iter_mut().zip(a).zip(b).for_each(|((sum, a), b)| *sum += a * b);
+    }
+    sums.iter().sum::<f32>() + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
+}
+
+/// The codes and the scales of some columns.
+struct Columns<'a> {
+    codes: &'a [u8],
+    scales: &'a [f32],
+    /// Bytes of the codes of a column, and its scales.
+    bytes: usize,
+    blocks: usize,
+    /// The logarithm of the number of sums that have one scale.
+    shift: u32,
+}
+
+impl Columns<'_> {
+    /// Adds the products of `rows` rows from `row` on and of columns from `c` on, of which `n` are left. Returns how many
+    /// columns were done.
+    #[inline(always)]
+    fn multiply<D: Dot, const BITS: u32>(
+        &self,
+        dot: D,
+        left: &Rounded,
+        (row, rows): (usize, usize),
+        (c, n): (usize, usize),
+        add: &mut impl FnMut(usize, usize, f32),
+    ) -> usize {
+        const HIGH: usize = TILE[0];
+        const WIDE: usize = TILE[1];
+        if rows == HIGH && n >= WIDE {
+            self.tile::<D, BITS, HIGH, WIDE>(dot, left, row, c, &mut *add);
+            return WIDE;
+        }
+        if rows == HIGH {
+            self.tile::<D, BITS, HIGH, 1>(dot, left, row, c, &mut *add);
+            return 1;
+        }
+        for r in 0..rows {
+            if n == STRIP {
+                self.tile::<D, BITS, 1, STRIP>(dot, left, row + r, c, |_, c, sum| add(r, c, sum));
+            } else {
+                self.tile::<D, BITS, 1, 1>(dot, left, row + r, c, |_, c, sum| add(r, c, sum));
+            }
+        }
+        if n == STRIP { STRIP } else { 1 }
+    }
+
+    /// The products of `R` rows and `C` columns.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "constant indices keep the totals in registers")]
+    fn tile<D: Dot, const BITS: u32, const R: usize, const C: usize>(
+        &self,
+        dot: D,
+        left: &Rounded,
+        row: usize,
+        first: usize,
+        mut add: impl FnMut(usize, usize, f32),
+    ) {
+        let (width, parts) = (4 * D::SUMS, 8 / BITS as usize);
+        let sums = left.vectors * D::SUMS;
+        let mut values: [&[u8]; R] = [&[]; R];
+        let mut starts: [&[i32]; R] = [&[]; R];
+        let mut row_scales: [&[f32]; R] = [&[]; R];
+        for r in 0..R {
+            values[r] = &left.values[(row + r) * sums * 4 * parts..][..sums * 4 * parts];
+            starts[r] = &left.starts[(row + r) * sums..][..sums];
+            row_scales[r] = &left.scales[(row + r) * sums..][..sums];
+        }
+        let mut codes: [&[u8]; C] = [&[]; C];
+        let mut scales: [&[f32]; C] = [&[]; C];
+        for c in 0..C {
+            codes[c] = &self.codes[(first + c) * self.bytes..][..self.bytes];
+            scales[c] = &self.scales[(first + c) * self.blocks..];
+        }
+        let mut totals = [[dot.reals(&[]); C]; R];
+        for j in 0..left.vectors {
+            // Scales of the next column may be read with those of a whole vector, where no sum takes them.
+            let end = if (j + 1) * width <= self.bytes { usize::MAX } else { self.blocks };
+            for c in 0..C {
+                let bytes = dot.bytes(&codes[c][j * width..]);
+                let scale =
+                    dot.spread(&scales[c][(j * D::SUMS) >> self.shift..end.min(scales[c].len())], self.shift);
+                for r in 0..R {
+                    let mut sum = dot.sums(&starts[r][j * D::SUMS..]);
+                    for i in 0..parts {
+                        let signed = dot.bytes(&values[r][(j * parts + i) * width..]);
+                        sum = dot.add_products::<BITS>(sum, dot.codes::<BITS>(bytes, i as u32), signed);
+                    }
+                    let row_scale = dot.reals(&row_scales[r][j * D::SUMS..]);
+                    totals[r][c] = dot.add_scaled(totals[r][c], sum, scale, row_scale);
+                }
+            }
+        }
+        for r in 0..R {
+            for c in 0..C {
+                add(r, first + c, dot.total(totals[r][c]));
+            }
+        }
+    }
+}

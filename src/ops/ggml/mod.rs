@@ -1,0 +1,12 @@
+//! Products and look-ups with weights in ggml's blocks, read as they lie in a GGUF file. The loader makes these operators;
+//! ONNX has none of them.
+
+mod blocks;
+mod gather;
+mod matmul;
+#[cfg(test)]
+mod tests;
+
+pub use blocks::{BlockType, Rows};
+pub use gather::GatherBlocks;
+pub use matmul::MatMulBlocks;

@@ -1,0 +1,112 @@
+use super::{BlockType, GatherBlocks, MatMulBlocks, Rows};
+use crate::graph::Tensor;
+use crate::ops::test_util::{assert_near, facts, run_cpu, tensor, tensor_of, values};
+
+/// Rows of random codes with scales near 1/64, and their numbers.
+fn rows(b: Rows) -> (Tensor, Vec<f32>) {
+    let info = b.info().unwrap();
+    let mut bytes: Vec<u8> = values(info.bytes(), 7).iter().map(|v| (v * 128.0 + 128.0) as u8).collect();
+    let (size, scale) = (b.blocks.bytes(), half::f16::from_f32(1.0 / 64.0).to_le_bytes());
+    for (i, block) in bytes.chunks_exact_mut(size).enumerate() {
+        let at = match b.blocks {
+            BlockType::F32 => {
+                block.copy_from_slice(&values(1, i as u64 + 1)[0].to_le_bytes());
+                continue;
+            }
+            BlockType::F16 | BlockType::Bf16 => {
+                // The bits of numbers from 1 to 2 in either type.
+                block[1] = if b.blocks == BlockType::F16 { 0x3c } else { 0x3f };
+                block[0] |= 0x80;
+                continue;
+            }
+            BlockType::Q6K => 208..210,
+            BlockType::Q41 | BlockType::Q51 | BlockType::Q4K | BlockType::Q5K => {
+                block[2..4].copy_from_slice(&scale);
+                0..2
+            }
+            _ => 0..2,
+        };
+        block[at].copy_from_slice(&scale);
+    }
+    let mut numbers = vec![0f32; b.rows * b.k];
+    for (row, to) in numbers.chunks_mut(b.k).enumerate() {
+        b.blocks.decode(&bytes[row * b.row_bytes()..][..b.row_bytes()], to);
+    }
+    (Tensor::from_bytes(info, &bytes).unwrap(), numbers)
+}
+
+fn check(b: Rows, m: usize, biased: bool) {
+    let (weights, numbers) = rows(b);
+    let (a, bias) = (tensor(&[m, b.k], 1), tensor(&[b.rows], 2));
+    let (left, added) = (a.to_f32s().unwrap(), bias.to_f32s().unwrap());
+    let want: Vec<f64> = (0..m * b.rows)
+        .map(|i| {
+            let (r, c) = (i / b.rows, i % b.rows);
+            let terms = left[r * b.k..][..b.k].iter().zip(&numbers[c * b.k..][..b.k]);
+            let sum: f64 = terms.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            sum + if biased { f64::from(added[c]) } else { 0.0 }
+        })
+        .collect();
+    let op = MatMulBlocks { b };
+    let mut inputs = vec![Some(a), Some(weights)];
+    inputs.extend(biased.then_some(Some(bias)));
+    assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &want, 1e-3);
+    #[cfg(feature = "vulkan")]
+    crate::ops::testing::check_op(&op, &inputs, 1e-3);
+}
+
+#[test]
+fn products_match_their_definition() {
+    for blocks in BlockType::ALL {
+        let k = 64.max(blocks.elements() * 2);
+        for (m, n, biased) in [(1, 5, true), (4, 3, false), (70, 67, true)] {
+            check(Rows { blocks, rows: n, k }, m, biased);
+        }
+    }
+    // Two and four columns for each team, and teams that share them.
+    for (k, n, m) in [(32, 2050, 1), (32, 4099, 3), (4160, 6, 2), (8192, 3, 4)] {
+        check(Rows { blocks: BlockType::Q40, rows: n, k }, m, true);
+    }
+}
+
+#[test]
+fn half_operands_are_multiplied_too() {
+    for m in [2, 9] {
+        let b = Rows { blocks: BlockType::Q80, rows: 7, k: 96 };
+        let a = tensor_of(&[m, b.k], &values(m * b.k, 3), half::f16::from_f32);
+        let inputs = [Some(a), Some(rows(b).0)];
+        run_cpu(&MatMulBlocks { b }, &inputs, 1).unwrap();
+        #[cfg(feature = "vulkan")]
+        crate::ops::testing::check_op(&MatMulBlocks { b }, &inputs, 4e-3);
+    }
+}
+
+#[test]
+fn rows_are_gathered_as_numbers() {
+    for blocks in BlockType::ALL {
+        let b = Rows { blocks, rows: 9, k: 32.max(blocks.elements()) };
+        let (data, numbers) = rows(b);
+        let picked = [3i64, -1, 0, 3];
+        let row = |i: &i64| &numbers[i.rem_euclid(9) as usize * b.k..][..b.k];
+        let want: Vec<f64> = picked.iter().flat_map(|i| row(i).iter().map(|v| f64::from(*v))).collect();
+        let inputs = [Some(Tensor::new([2, 2], &picked).unwrap()), Some(data)];
+        assert_near(&run_cpu(&GatherBlocks { b }, &inputs, 1).unwrap()[0], &want, 0.0);
+        #[cfg(feature = "vulkan")]
+        crate::ops::testing::check_op(&GatherBlocks { b }, &inputs, 1e-6);
+    }
+}
+
+#[test]
+fn misfits_are_errors() {
+    let infers = |k: usize, width: usize, bytes: usize, blocks| {
+        let op = MatMulBlocks { b: Rows { blocks, rows: 3, k } };
+        let weights = Tensor::new([bytes], &vec![0u8; bytes]).unwrap();
+        facts(&op, &[Some(tensor(&[2, width], 1)), Some(weights)], 1).is_ok()
+    };
+    assert!(infers(64, 64, 112, BlockType::Q40));
+    assert!(!infers(64, 32, 112, BlockType::Q40));
+    assert!(!infers(64, 64, 108, BlockType::Q40));
+    assert!(!infers(48, 48, 96, BlockType::Q40));
+    assert!(!infers(64, 64, 432, BlockType::Q4K));
+    assert!(!infers(0, 0, 0, BlockType::F32));
+}

@@ -1,0 +1,174 @@
+//! The GGUF files of `models/tiny_gguf` against what llama.cpp says of them, on every device.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use onepool::backend::ContextDesc;
+use onepool::device::Context;
+use onepool::generate::{GenerateOptions, Generator, Message, ModelFolder, Prompt};
+use onepool::loader::gguf::{GgufFile, load_gguf_bytes};
+use onepool::registry::Registry;
+use onepool::{DType, Session, Shape, Tensor, TensorInfo};
+
+const MODELS: [&str; 7] = ["llama", "llama_k", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"];
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny_gguf").join(format!("{name}.gguf"))
+}
+
+/// The devices under test. One that `REQUIRE_BACKENDS` names must be there.
+fn devices() -> Vec<Context> {
+    let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
+    let mut opened = Vec::new();
+    for device in ["cpu", "sim", "sim:discrete", "vulkan", "opencl"] {
+        match Registry::with_defaults().open(device, &ContextDesc::default()) {
+            Ok(context) => opened.push(context),
+            Err(e) => assert!(!required.contains(device), "{device}: {e}"),
+        }
+    }
+    opened
+}
+
+fn expected(model: &str) -> serde_json::Value {
+    let text = std::fs::read_to_string(path("llama").with_file_name("expected.json")).unwrap();
+    serde_json::from_str::<serde_json::Value>(&text).unwrap()[model].take()
+}
+
+fn tokens(value: &serde_json::Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect()
+}
+
+fn session(name: &str, context: &Context) -> Session {
+    Session::builder().model(path(name)).context(context.clone()).build().unwrap()
+}
+
+/// The logits after `prompt`, with a cache that is empty before.
+fn logits(session: &mut Session, prompt: &[u32]) -> Vec<f32> {
+    let ids: Vec<i64> = prompt.iter().map(|t| i64::from(*t)).collect();
+    session.set_input("input_ids", &Tensor::new([1, ids.len()], &ids).unwrap()).unwrap();
+    session
+        .set_input("attention_mask", &Tensor::new([1, ids.len()], &vec![1i64; ids.len()]).unwrap())
+        .unwrap();
+    let caches: Vec<_> = session.inputs().iter().filter(|io| io.name.starts_with("past")).cloned().collect();
+    for io in caches {
+        let dims = &io.shape.unwrap().0;
+        let size = |at: usize| match dims[at] {
+            onepool::Dim::Known(n) => n,
+            _ => panic!("{} has a size that is not known", io.name),
+        };
+        let info = TensorInfo::new(DType::F32, Shape::new([1, size(1), 0, size(3)]).unwrap());
+        session.set_input(&io.name, &Tensor::from_bytes(info, &[]).unwrap()).unwrap();
+    }
+    session.run().unwrap();
+    let all = session.get_output("logits").unwrap().to_f32s().unwrap();
+    all[all.len() / prompt.len() * (prompt.len() - 1)..].to_vec()
+}
+
+#[test]
+fn logits_are_those_of_llama_cpp() {
+    for context in devices() {
+        for model in MODELS {
+            let want = expected(model);
+            let got = logits(&mut session(model, &context), &tokens(&want["prompt_tokens"]));
+            let want: Vec<f64> =
+                want["logits"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+            assert_eq!(got.len(), want.len());
+            let largest = want.iter().fold(1.0f64, |most, v| most.max(v.abs()));
+            let off = got.iter().zip(&want).fold(0.0f64, |most, (g, w)| most.max((f64::from(*g) - w).abs()));
+            // Gemma's activation is read from a table of float16 in llama.cpp.
+            let within = if model.starts_with("gemma") { 4e-3 } else { 2e-4 };
+            println!("{model} on {}: {:.1e}", context.info().name, off / largest);
+            assert!(off <= within * largest, "{model} on {}: {off} of {largest}", context.info().name);
+        }
+    }
+}
+
+#[test]
+fn greedy_tokens_are_those_of_llama_cpp() {
+    for context in devices() {
+        for model in MODELS {
+            let want = expected(model);
+            let folder = ModelFolder::open(path(model)).unwrap();
+            let mut generator = Generator::new(folder, session(model, &context), None).unwrap();
+            assert!(generator.remarks().is_empty(), "{:?}", generator.remarks());
+            let prompt = want["prompt"].as_str().unwrap();
+            assert_eq!(
+                generator.folder().tokens(Prompt::Text(prompt)).unwrap(),
+                tokens(&want["prompt_tokens"])
+            );
+            let want = tokens(&want["tokens"]);
+            let options = GenerateOptions {
+                max_tokens: Some(want.len()),
+                ignore_end: true,
+                ..GenerateOptions::default()
+            };
+            let made =
+                generator.generate(Prompt::Text(prompt), &options, |_| ControlFlow::Continue(())).unwrap();
+            assert_eq!(made.tokens, want, "{model} on {}", context.info().name);
+            assert!(generator.session().plans_made() <= 3);
+        }
+    }
+}
+
+#[test]
+fn texts_have_the_tokens_of_llama_cpp() {
+    for model in MODELS {
+        let folder = ModelFolder::open(path(model)).unwrap();
+        for case in expected(model)["texts"].as_array().unwrap() {
+            let text = case["text"].as_str().unwrap();
+            assert_eq!(
+                folder.tokens(Prompt::Text(text)).unwrap(),
+                tokens(&case["tokens"]),
+                "{model}: {text:?}"
+            );
+        }
+        let chat = folder.tokens(Prompt::Chat(&[Message::new("user", "Hello")])).unwrap();
+        assert!(chat.len() > 3, "{model}: {chat:?}");
+    }
+}
+
+/// A file of a text, with one part replaced.
+fn changed(name: &str, from: &[u8], to: &[u8]) -> Vec<u8> {
+    let bytes = std::fs::read(path(name)).unwrap();
+    let at = bytes.windows(from.len()).position(|part| part == from).unwrap();
+    [&bytes[..at], to, &bytes[at + from.len()..]].concat()
+}
+
+#[test]
+fn what_is_not_read_is_named() {
+    let said = |bytes: &[u8]| {
+        let e = load_gguf_bytes(bytes).unwrap_err();
+        (e.is_unsupported(), e.to_string())
+    };
+    // An architecture's name and its length come in one entry.
+    let (unsupported, e) = said(&changed("qwen3", b"\x05\0\0\0\0\0\0\0qwen3", b"\x05\0\0\0\0\0\0\0mamba"));
+    assert!(unsupported && e.contains("\"mamba\"") && e.contains("qwen2, qwen3"), "{e}");
+    // Four dimensions come before an element type: 32 x 32, Q4_0 becomes Q3_K.
+    let whole = std::fs::read(path("gemma3")).unwrap();
+    let name = b"blk.0.attn_q.weight";
+    let at = whole.windows(name.len()).position(|part| part == name).unwrap() + name.len() + 4 + 16;
+    let mut other = whole.clone();
+    other[at..at + 4].copy_from_slice(&11u32.to_le_bytes());
+    let (unsupported, e) = said(&other);
+    assert!(unsupported && e.contains("Q3_K") && e.contains("blk.0.attn_q.weight"), "{e}");
+    let (unsupported, e) = said(&changed("gemma3", b"blk.0.attn_q.weight", b"blk.0.attn_x.weight"));
+    assert!(!unsupported && e.contains("blk.0.attn_q.weight"), "{e}");
+    let (unsupported, e) = said(&changed("qwen2", b"yarn", b"yarm"));
+    assert!(unsupported && e.contains("\"yarm\"") && e.contains("qwen2.rope.scaling.type"), "{e}");
+    for end in (0..whole.len()).step_by(997) {
+        assert!(load_gguf_bytes(&whole[..end]).is_err());
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.gguf");
+    let open = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        ModelFolder::open(&file).unwrap_err().to_string()
+    };
+    let e = open(&changed("qwen3", b"\x04\0\0\0\0\0\0\0gpt2", b"\x04\0\0\0\0\0\0\0rwkv"));
+    assert!(e.contains("the tokenizer \"rwkv\""), "{e}");
+    let e = open(&changed("qwen3", b"\x05\0\0\0\0\0\0\0qwen2", b"\x05\0\0\0\0\0\0\0other"));
+    assert!(e.contains("the pre-tokenizer \"other\""), "{e}");
+    assert!(GgufFile::open(&file).is_ok() && !GgufFile::is_one(&dir.path().join("none")));
+}
