@@ -151,13 +151,15 @@ mod tests {
     #[test]
     fn no_sum_of_samples_overflows() {
         for format in PixelFormat::ALL {
-            for (matrix, range) in
-                ColorMatrix::ALL.into_iter().flat_map(|m| [ColorRange::Limited, ColorRange::Full].map(|r| (m, r)))
+            for (matrix, range) in ColorMatrix::ALL
+                .into_iter()
+                .flat_map(|m| [ColorRange::Limited, ColorRange::Full].map(|r| (m, r)))
             {
                 let most = i64::from((1u32 << format.bits()) - 1) << fraction(format.bits());
                 let white = 255i64 << ENCODED_FRACTION;
                 let all = [false, true].map(|gray| (Affine::decode(format, matrix, range, gray), most));
-                for (affine, most) in all.into_iter().chain([(Affine::encode(format, matrix, range), white)]) {
+                for (affine, most) in all.into_iter().chain([(Affine::encode(format, matrix, range), white)])
+                {
                     for (row, bias) in affine.rows.iter().zip(affine.bias) {
                         let (up, down): (Vec<i64>, Vec<i64>) =
                             row.iter().map(|w| i64::from(*w) * most).partition(|v| *v > 0);

@@ -75,7 +75,9 @@ pub enum FrameError {
         given: Vec<usize>,
     },
     /// A memory has too many bytes for a frame.
-    #[error("offsets and strides: plane {plane} ends at byte {end}, beyond {limit}; bind a part of the memory")]
+    #[error(
+        "offsets and strides: plane {plane} ends at byte {end}, beyond {limit}; bind a part of the memory"
+    )]
     TooLarge {
         /// The plane.
         plane: usize,
@@ -154,7 +156,9 @@ pub enum FrameError {
         got: String,
     },
     /// The description and the tensor disagree about a size.
-    #[error("{argument}: {expected} is described, the tensor of shape {shape} has {got}; make them equal or leave it out")]
+    #[error(
+        "{argument}: {expected} is described, the tensor of shape {shape} has {got}; make them equal or leave it out"
+    )]
     Mismatch {
         /// "channels", "width" or "height".
         argument: &'static str,
@@ -166,7 +170,9 @@ pub enum FrameError {
         shape: String,
     },
     /// Another number of memories is bound than the frame lies in.
-    #[error("{got} memories are bound, the frame lies in {expected}: give one for each, in the order of their numbers")]
+    #[error(
+        "{got} memories are bound, the frame lies in {expected}: give one for each, in the order of their numbers"
+    )]
     Bound {
         /// Memories of the description.
         expected: usize,

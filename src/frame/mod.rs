@@ -380,10 +380,18 @@ impl FrameSpec {
             return Err(FrameError::Size { width, height, limit: MAX_SIDE });
         }
         let Rect { x, y, width: crop_width, height: crop_height } = self.rect();
-        let inside = |start: u32, len: u32, all: u32| len > 0 && start.checked_add(len).is_some_and(|end| end <= all);
+        let inside =
+            |start: u32, len: u32, all: u32| len > 0 && start.checked_add(len).is_some_and(|end| end <= all);
         if !inside(x, crop_width, width) || !inside(y, crop_height, height) {
             let (frame_width, frame_height) = (width, height);
-            return Err(FrameError::Crop { x, y, width: crop_width, height: crop_height, frame_width, frame_height });
+            return Err(FrameError::Crop {
+                x,
+                y,
+                width: crop_width,
+                height: crop_height,
+                frame_width,
+                frame_height,
+            });
         }
         Ok(())
     }
@@ -407,6 +415,3 @@ impl FrameSpec {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -28,7 +28,11 @@ impl FrameSpec {
     ///
     /// # Errors
     /// [`FrameError`].
-    pub(crate) fn pixels(&self, dtype: Option<DType>, shape: Option<&SymShape>) -> Result<Pixels, FrameError> {
+    pub(crate) fn pixels(
+        &self,
+        dtype: Option<DType>,
+        shape: Option<&SymShape>,
+    ) -> Result<Pixels, FrameError> {
         let dtype = dtype.unwrap_or(DType::F32);
         if !matches!(dtype, DType::F32 | DType::F16 | DType::U8) {
             return Err(FrameError::TensorType { got: dtype });

@@ -2,6 +2,7 @@
 
 use super::AttrError;
 use crate::dtype::DType;
+use crate::frame::FrameError;
 use crate::kernel::NoKernel;
 use crate::shape::ShapeError;
 use crate::tensor::TensorError;
@@ -55,6 +56,9 @@ pub enum OpError {
     /// An attribute is missing or wrong.
     #[error(transparent)]
     Attr(#[from] AttrError),
+    /// A tensor does not fit the frame that it becomes.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
     /// The value of an input is not allowed.
     #[error("input {input}: {problem}")]
     Value {

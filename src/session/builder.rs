@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
-use crate::frame::FrameSpec;
 use crate::device::Context;
+use crate::frame::FrameSpec;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions};
 use crate::plan::passes::{GraphCx, prepare, prepare_and_share};

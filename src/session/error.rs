@@ -73,6 +73,9 @@ pub enum Error {
     /// Sizes do not make a shape or do not fit a declaration.
     #[error(transparent)]
     Shape(#[from] ShapeError),
+    /// The description of a frame is wrong.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
     /// A session was misused.
     #[error(transparent)]
     Session(#[from] SessionError),

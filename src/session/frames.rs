@@ -36,7 +36,7 @@ impl FrameSpecs {
         for (name, spec) in self.outputs {
             rewriter.output(&name, spec)?;
         }
-        Ok(rewriter.finish()?)
+        rewriter.finish()
     }
 }
 
@@ -158,10 +158,10 @@ impl Rewriter {
 
     fn finish(mut self) -> Result<(Graph, Frames), Error> {
         for (id, output) in self.before {
-            let output = self.graph.output(&output);
-            self.frames.before.extend(output.map(|output| (self.graph.inputs.len(), output)));
             self.graph.inputs.push(id);
+            self.frames.before_names.push((self.graph.tensor(id).name.clone(), output));
         }
+        self.frames.before = self.frames.before_in(&self.graph);
         Ok((self.graph.sorted()?, self.frames))
     }
 }

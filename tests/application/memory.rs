@@ -3,6 +3,7 @@
 use onepool::backend::vulkan::ash::vk::{self, Handle as _};
 use onepool::backend::{ContextDesc, ForeignMemory, MemoryFd};
 use onepool::device::Context;
+use onepool::frame::{FrameSpec, PixelFormat};
 use onepool::memory::import::{Path, ReadWrite};
 use onepool::registry::Registry;
 use onepool::{DType, GraphBuilder, Memory, Session, Tensor, ops};
@@ -74,6 +75,32 @@ impl Linear<'_> {
         }
     }
 
+    /// Copies the image to a buffer.
+    fn copy_to(
+        &self,
+        device: &onepool::backend::vulkan::ash::Device,
+        commands: vk::CommandBuffer,
+        buffer: vk::Buffer,
+    ) {
+        let region = vk::BufferImageCopy::default()
+            .image_subresource(vk::ImageSubresourceLayers {
+                aspect_mask: vk::ImageAspectFlags::COLOR,
+                layer_count: 1,
+                ..Default::default()
+            })
+            .image_extent(vk::Extent3D { width: SIDE, height: SIDE, depth: 1 });
+        // SAFETY: as the call asks.
+        unsafe {
+            device.cmd_copy_image_to_buffer(
+                commands,
+                self.image,
+                vk::ImageLayout::GENERAL,
+                buffer,
+                &[region],
+            );
+        }
+    }
+
     fn import(&self, context: &Context) -> onepool::device::Buffer {
         // SAFETY: the memory outlives the context.
         unsafe { context.import_memory(&self.memory, ReadWrite::ReadWrite, Box::new(|| {})).unwrap() }
@@ -122,22 +149,49 @@ fn images_in_linear_tiling_are_input_and_output_in_place() {
             to.clear(device, commands, 0);
         });
         let run = binding.submit().unwrap();
-        app.submit(&[], &[], |device, commands| {
-            let region = vk::BufferImageCopy::default()
-                .image_subresource(vk::ImageSubresourceLayers {
-                    aspect_mask: vk::ImageAspectFlags::COLOR,
-                    layer_count: 1,
-                    ..Default::default()
-                })
-                .image_extent(vk::Extent3D { width: SIDE, height: SIDE, depth: 1 });
-            let layout = vk::ImageLayout::GENERAL;
-            // SAFETY: as the call asks.
-            unsafe { device.cmd_copy_image_to_buffer(commands, to.image, layout, seen.raw, &[region]) };
-        });
+        app.submit(&[], &[], |device, commands| to.copy_to(device, commands, seen.raw));
         app.finish();
         run.wait().unwrap();
         let pixel = u32::from_ne_bytes([2 * value as u8; 4]);
         assert!(seen.words().iter().all(|word| word.to_bits() == pixel), "{value}");
+    }
+    assert_eq!(context.traffic().copied, 0);
+    drop((binding, source, target, session, context));
+}
+
+/// The rows of an image in linear tiling are padded, which a description of a frame says.
+#[test]
+fn images_in_linear_tiling_are_frames_in_place() {
+    let app = App::new(With::All);
+    let (from, to) = (Linear::new(&app), Linear::new(&app));
+    let context = app.context();
+    let mut graph = GraphBuilder::new("picture");
+    let x = graph.input("x", DType::F32, [1, 3, SIDE as usize, SIDE as usize].map(Into::into));
+    let y = graph.op(ops::add(), &[x, x]);
+    graph.output("y", y);
+    let frame = FrameSpec::new(PixelFormat::Rgba8, SIDE, SIDE).strides([from.pitch]);
+    let built = Session::builder().graph(graph.build().unwrap()).context(context.clone()).fallback(false);
+    let built = built.frame_input("x", frame.clone()).frame_output("y", frame.crop(8, 8, 16, 16));
+    let session = built.build().unwrap();
+    let (source, target) = (from.import(&context), to.import(&context));
+    let bound = session.bind().strict(true).input("x", Memory::buffer(&source));
+    let mut binding = bound.output("y", Memory::buffer(&target)).build().unwrap();
+    let paths: Vec<_> = binding.verdicts().filter(|v| ["x", "y"].contains(&v.tensor.as_str())).collect();
+    assert!(paths.len() == 2 && paths.iter().all(|verdict| verdict.path == Path::Direct), "{paths:?}");
+    let seen = app.buffer(&[0.0; (SIDE * SIDE) as usize], vk::BufferUsageFlags::TRANSFER_DST);
+    app.submit(&[], &[], |device, commands| {
+        from.clear(device, commands, 50);
+        to.clear(device, commands, 7);
+    });
+    let run = binding.submit().unwrap();
+    app.submit(&[], &[], |device, commands| to.copy_to(device, commands, seen.raw));
+    app.finish();
+    run.wait().unwrap();
+    for (i, word) in seen.words().iter().enumerate() {
+        let [x, y] = [i % SIDE as usize, i / SIDE as usize];
+        let inside = (8..24).contains(&x) && (8..24).contains(&y);
+        let want = if inside { [100, 100, 100, 255] } else { [7; 4] };
+        assert_eq!(word.to_bits().to_ne_bytes(), want, "{x}, {y}");
     }
     assert_eq!(context.traffic().copied, 0);
     drop((binding, source, target, session, context));

@@ -1,6 +1,8 @@
 //! Semaphores of the application around runs.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use onepool::backend::vulkan::ash::vk;
 use onepool::device::Context;
@@ -87,9 +89,15 @@ fn a_semaphore_that_is_never_signalled_ends_the_run_and_what_it_uses_stays_in_us
     let semaphore = app.semaphore(true);
     let context = app.context();
     let mut binding = bound(&context, &x, &y, 512);
+    let read = Arc::new(AtomicUsize::new(0));
+    let tell = Arc::clone(&read);
     let options = RunOptions::new().wait(&of(&context, semaphore, Some(1))).semaphore_limit(SECOND / 5);
+    let options = options.after_read("x", move || {
+        tell.fetch_add(1, Ordering::SeqCst);
+    });
     let start = Instant::now();
     let error = binding.run_with(&options).unwrap_err();
+    drop(options);
     assert!(
         matches!(error, Error::Session(SessionError::TimeLimit { limit, .. }) if limit == SECOND / 5),
         "{error}"
@@ -101,10 +109,16 @@ fn a_semaphore_that_is_never_signalled_ends_the_run_and_what_it_uses_stays_in_us
     assert!(other.run().is_err());
     assert!(start.elapsed() < 5 * SECOND);
     assert_eq!(y.words(), [0.0; 512]);
+    assert_eq!(read.load(Ordering::SeqCst), 0, "the device has still to read the input");
     // The application signals late: all that was submitted runs, and the next run is whole.
     app.signal(semaphore, 1);
     app.finish();
     assert_eq!(y.words(), [2.0; 512]);
+    let end = Instant::now() + 5 * SECOND;
+    while read.load(Ordering::SeqCst) == 0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(read.load(Ordering::SeqCst), 1);
     x.set(&[5.0; 512]);
     binding.run().unwrap();
     assert_eq!(y.words(), [10.0; 512]);

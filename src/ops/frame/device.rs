@@ -1,13 +1,10 @@
 //! Frames on devices.
 
-use super::{FrameToTensor, Layout, TensorToFrame};
+use super::{FLOAT_POINT, FrameToTensor, Layout, TensorToFrame};
 use crate::dtype::DType;
 use crate::frame::{Affine, Filter, FrameSpec, Pixels, Rect, TensorLayout};
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand};
-
-/// Places after the binary point of the values that floats are made of.
-const FLOAT_POINT: u32 = 16;
 
 /// Checks the inputs from `first` on that are memories of `bytes`; absent ones are fine.
 pub(super) fn check_memories(cx: &OpCx, first: usize, bytes: &[u64]) -> Result<(), OpError> {

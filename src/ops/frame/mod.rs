@@ -4,22 +4,16 @@
 
 mod device;
 mod sampling;
-#[cfg(test)]
-mod tests;
 mod to_frame;
 mod to_tensor;
 
 pub use to_frame::TensorToFrame;
 pub use to_tensor::FrameToTensor;
 
-use super::OpError;
 use crate::frame::{FrameError, FrameSpec, PixelFormat, Plane};
 
-impl From<FrameError> for OpError {
-    fn from(error: FrameError) -> Self {
-        OpError::unsupported(error.to_string())
-    }
-}
+/// Places after the binary point of the values that floats are made of.
+const FLOAT_POINT: u32 = 16;
 
 /// Where the samples of one component lie.
 #[derive(Clone, Copy, Debug, Default)]

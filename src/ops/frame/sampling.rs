@@ -53,11 +53,15 @@ mod tests {
 
     #[test]
     fn places_are_those_of_pixel_centres() {
-        for (size, len) in [(1u32, 1u32), (3, 7), (7, 3), (16_384, 5), (5, 16_384), (16_384, 16_384), (640, 1920)] {
+        for (size, len) in
+            [(1u32, 1u32), (3, 7), (7, 3), (16_384, 5), (5, 16_384), (16_384, 16_384), (640, 1920)]
+        {
             for filter in [Filter::Nearest, Filter::Bilinear] {
                 for (o, tap) in taps(filter, size, len).into_iter().enumerate() {
                     let place = (o as f64 + 0.5) * f64::from(len) / f64::from(size);
-                    assert!(tap.first < len && tap.second < len && (0..=WEIGHT_ONE as i32).contains(&tap.weight));
+                    assert!(
+                        tap.first < len && tap.second < len && (0..=WEIGHT_ONE as i32).contains(&tap.weight)
+                    );
                     if filter == Filter::Nearest {
                         assert_eq!(tap.first, place.floor() as u32);
                         continue;

@@ -100,7 +100,8 @@ impl Operator for TensorToFrame {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let loop_ = Loop::new(self, self.pixels(cx)?)?;
-        let (inputs, copied, count) = (cx.input_count(), self.copied().collect::<Vec<_>>(), self.memories.len());
+        let (inputs, copied, count) =
+            (cx.input_count(), self.copied().collect::<Vec<_>>(), self.memories.len());
         Ok(NativeKernel::new("TensorToFrame", move |args| {
             let mut memories = Vec::with_capacity(count);
             for m in 0..count {
@@ -193,7 +194,7 @@ impl Loop {
             let rows = memories[plane.memory][first..end].chunks_mut(stride).take(self.rows.len() >> down);
             share(rows.enumerate(), |(row, line)| {
                 for &c in &components {
-                    self.write_component(c, row, line, &color);
+                    self.write_component(c, row, line, color);
                 }
                 if let Some(beyond) = self.layout.alpha {
                     for x in 0..self.columns.len() {
@@ -229,7 +230,8 @@ impl Loop {
                     sum.iter_mut().zip(color).for_each(|(sum, v)| *sum += v);
                 }
             }
-            let v = self.affine.apply(c, sum.map(|v| v >> count)) >> Affine::encoded_point(self.layout.format);
+            let v =
+                self.affine.apply(c, sum.map(|v| v >> count)) >> Affine::encoded_point(self.layout.format);
             let at = self.byte(c, column);
             if self.layout.is_wide() {
                 line[at..at + 2].copy_from_slice(&((v.clamp(0, 1023) as u16) << 6).to_le_bytes());

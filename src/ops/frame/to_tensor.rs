@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::sampling::{Tap, sampled, taps};
-use super::{Layout, device};
+use super::{FLOAT_POINT, Layout, device};
 use crate::dtype::DType;
 use crate::frame::{Affine, Channels, FrameSpec, POINT, Pixels, fraction};
 use crate::graph::TensorInfo;
@@ -18,9 +18,6 @@ pub struct FrameToTensor {
     spec: FrameSpec,
     pixels: Pixels,
 }
-
-/// Places after the binary point of the values that floats are made of.
-const FLOAT_POINT: u32 = 16;
 
 impl FrameToTensor {
     /// The operator for a frame as `spec` describes it and the tensor that the model declares.
@@ -156,14 +153,14 @@ impl Loop {
         }
         // One row of each channel.
         let plane = width * self.rows.len();
-        let mut lines: Vec<Vec<&mut [T]>> = (0..self.rows.len()).map(|_| Vec::with_capacity(channels)).collect();
+        let mut lines: Vec<Vec<&mut [T]>> =
+            (0..self.rows.len()).map(|_| Vec::with_capacity(channels)).collect();
         for channel in out.chunks_mut(plane) {
             lines.iter_mut().zip(channel.chunks_mut(width)).for_each(|(lines, line)| lines.push(line));
         }
         share(lines.into_iter().enumerate(), |(y, mut lines)| {
-            for x in 0..width {
-                self.pixel(memories, [x, y], |c, v| lines[c][x] = number(c, v));
-            }
+            let pixel = |x| self.pixel(memories, [x, y], |c, v| lines[c][x] = number(c, v));
+            (0..width).for_each(pixel);
         });
         Ok(())
     }

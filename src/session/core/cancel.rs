@@ -128,11 +128,7 @@ impl RunOptions {
     /// `name` is an input, or a frame with all its memories. The callback runs on any thread, and must not use the
     /// binding. It belongs to the first run with these options. A submitted run that is one submission takes a thread for
     /// it.
-    pub fn after_read(
-        mut self,
-        name: impl Into<String>,
-        callback: impl FnOnce() + Send + 'static,
-    ) -> Self {
+    pub fn after_read(mut self, name: impl Into<String>, callback: impl FnOnce() + Send + 'static) -> Self {
         self.reads.push(Arc::new(ReadEnd::new(name.into(), Box::new(callback))));
         self
     }

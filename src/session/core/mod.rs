@@ -136,6 +136,7 @@ impl SessionCore {
         let mut body = self.child(Arc::clone(graph));
         if let Some(body) = Arc::get_mut(&mut body) {
             body.options.prepared = Arc::default();
+            body.options.frames = Arc::default();
         }
         body
     }

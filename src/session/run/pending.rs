@@ -122,8 +122,7 @@ impl<'e> Binding<'e> {
             _ if self.segments.is_empty() => None,
             true => self.submit_one(between)?.map(InFlight::One),
             false => {
-                let run =
-                    PendingRun::new(&self.core, &self.compiled, &self.segments, (&watch, &reads))?;
+                let run = PendingRun::new(&self.core, &self.compiled, &self.segments, (&watch, &reads))?;
                 Some(InFlight::Several(Arc::clone(pending_run.insert(run).state())))
             }
         };

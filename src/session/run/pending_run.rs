@@ -56,11 +56,12 @@ impl PendingRun {
     /// Runs on this thread.
     pub(in crate::session) fn run(self) {
         let PendingRun { core, compiled, launches, ticket, watch, reads, mut begun, completion } = self;
-        let result =
-            run_segments(&launches, &ticket, (&watch, &reads), &|| core.drop_idle_plans(), |s| match begun.take() {
+        let result = run_segments(&launches, &ticket, (&watch, &reads), &|| core.drop_idle_plans(), |s| {
+            match begun.take() {
                 Some(begun) => Ok(begun),
                 None => launches[s].begin(&core.devices),
-            });
+            }
+        });
         let result = result.map(|traces| {
             let each = launches.iter().zip(&traces);
             each.for_each(|(launch, trace)| launch.record_times(trace, &compiled.schedule, &core.devices));

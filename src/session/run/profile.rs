@@ -166,14 +166,18 @@ impl Binding<'_> {
         let start = Instant::now();
         let ticket = self.core.queue.enqueue(self.segments.iter().map(|launch| &launch.footprint));
         let watch = Watch::new(self.core.options.run.clone(), CancelToken::new());
-        let traces = run_segments(&self.segments, &ticket, (&watch, &Reads::default()), &|| self.core.drop_idle_plans(), |s| {
-            match &recordings[s] {
+        let traces = run_segments(
+            &self.segments,
+            &ticket,
+            (&watch, &Reads::default()),
+            &|| self.core.drop_idle_plans(),
+            |s| match &recordings[s] {
                 Some(recording) => {
                     Ok(Started::Pieces(devices[plan.segments[s].device as usize].queue.begin(recording)?))
                 }
                 None => self.segments[s].begin(devices),
-            }
-        })?;
+            },
+        )?;
         profile.host_nanos = start.elapsed().as_nanos() as u64;
         let since = |at: Instant| at.saturating_duration_since(start).as_nanos() as u64;
         let times: Vec<(u64, u64)> = (traces.iter())

@@ -137,7 +137,8 @@ impl Binding<'_> {
             }
         }
         let stage = self.compiled.stage.as_ref();
-        let is_later = |i: usize| stage.is_some_and(|s| s.stage_inputs().any(|input| input == StageInput::Input(i)));
+        let is_later =
+            |i: usize| stage.is_some_and(|s| s.stage_inputs().any(|input| input == StageInput::Input(i)));
         let is_written = |i: usize| plan.inputs.get(i).is_some_and(|io| io.updated.is_some());
         let last = if inputs.iter().any(|i| is_later(*i) || is_written(*i)) {
             LastRead::Run

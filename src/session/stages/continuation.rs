@@ -113,7 +113,8 @@ impl<'e> Continuation<'e> {
                 values.insert(i, value.tensor(&tail.devices)?);
             }
         }
-        let compiled = tail.compiled(&infos, &values, &[], CopiedPerRun::default())?;
+        let updates = tail.options.frames.before_in(&tail.graph);
+        let compiled = tail.compiled(&infos, &values, &updates, CopiedPerRun::default())?;
         match &mut self.child {
             Some(child) if Arc::ptr_eq(&child.compiled, &compiled) => {
                 child.rebind_values(inputs, &[])?;
@@ -174,6 +175,14 @@ impl<'e> Continue<'e> for Continuation<'e> {
     fn rebind_output(&mut self, name: &str, source: Source<'e>) -> bool {
         if self.stage.tail.graph.output(name).is_none() {
             return false;
+        }
+        for (before, output) in &self.stage.tail.options.frames.before_names {
+            let inputs = self.stage.tail.graph.inputs();
+            let at = inputs.iter().position(|id| self.stage.tail.graph.tensor(*id).name == *before);
+            let input = at.filter(|_| output == name).and_then(|at| self.stage.tail_inputs.get(at));
+            if let Some(value) = input.and_then(|input| self.stage_inputs.get_mut(input)) {
+                value.source = source.clone();
+            }
         }
         self.outputs.insert(name.to_owned(), source);
         self.child = None;
