@@ -57,13 +57,20 @@ const uint LINE = 40u / EACH;
 // Tiles of A and of B; after the last step, a block of sums for every subgroup.
 shared QUAD tile[max(A_SIZE + B_SIZE, SUBS * 16u * LINE)];
 
+// Line number `i` of a tile along k. Lines of 64 bytes lie 80 bytes apart: half of one's banks are those of the next, and
+// none those of the fourth after it. So neighbouring invocations fill lines 0 and 4, 1 and 5, 2 and 6, 3 and 7.
+uint line_of(uint i)
+{
+    return DEPTH == 32u ? (i & ~7u) | (i / 2u & 3u) | (i & 1u) * 4u : i;
+}
+
 // Group number `i` of the groups of a tile that this invocation loads: (place across, place along k). Lines have a number
 // of groups that divides THREADS.
 uvec2 place(bool along_k, uint across, uint i)
 {
     const uint groups = DEPTH / EACH;
     uint t = gl_LocalInvocationIndex;
-    return along_k ? uvec2(t / groups + i * (THREADS / groups), EACH * (t % groups))
+    return along_k ? uvec2(line_of(t / groups) + i * (THREADS / groups), EACH * (t % groups))
                    : uvec2(EACH * (t % (across / EACH)), t / (across / EACH) + i * (THREADS / (across / EACH)));
 }
 
