@@ -5,7 +5,7 @@
     results = session.run({"x": x})
 
 `Session.bind` ties arrays to a session once, for many runs on the same bytes. `verdicts` tells for each array whether it
-was used in place or copied, and why.
+was used in place or copied, and why. `onepool.generate` makes text with language models.
 """
 
 from onepool._errors import (
@@ -29,6 +29,7 @@ from onepool._errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from onepool._frame import Frame
 from onepool._onepool import Cancel, Tensor, __version__
 from onepool._session import Binding, Io, Outputs, Session, devices, empty
 from onepool._tables import Devices, Plan, Profile, Table, Verdict, Verdicts
@@ -46,6 +47,7 @@ __all__ = [
     "DeviceLostError",
     "Devices",
     "Error",
+    "Frame",
     "Io",
     "ModelError",
     "NoDeviceError",

@@ -1,7 +1,7 @@
 """The native part. Its classes are documented where they are public: see `onepool`."""
 
 import os
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 
@@ -92,11 +92,19 @@ class Session:
         threads: int,
         cache_dir: str | os.PathLike[str] | None,
         copy_threshold: int | None,
+        input_frames: dict[str, Any] | None,
+        output_frames: dict[str, Any] | None,
     ) -> Session: ...
     def inputs(self) -> list[tuple[str, str | None, tuple[int | str | None, ...] | None]]: ...
     def outputs(self) -> list[tuple[str, str | None, tuple[int | str | None, ...] | None]]: ...
     def devices(self) -> list[str]: ...
-    def bind(self, inputs: dict[str, Any], out: dict[str, Any] | None, strict: bool | None) -> Binding: ...
+    def bind(
+        self,
+        inputs: dict[str, Any],
+        out: dict[str, Any] | None,
+        updates: dict[str, Any] | None,
+        strict: bool | None,
+    ) -> Binding: ...
     def run(
         self,
         inputs: dict[str, Any],
@@ -107,3 +115,52 @@ class Session:
     def close(self) -> None: ...
     @property
     def closed(self) -> bool: ...
+
+@final
+class Stream:
+    def next(self) -> str | None: ...
+    def made(
+        self,
+    ) -> (
+        tuple[
+            str,
+            list[int],
+            int,
+            Literal["end", "stop", "length", "context", "cancelled"],
+            float,
+            float,
+            float,
+            float,
+            float,
+        ]
+        | None
+    ): ...
+    def close(self) -> None: ...
+
+@final
+class Generator:
+    def __new__(
+        cls,
+        path: str | os.PathLike[str],
+        devices: list[str],
+        context: int | None,
+        threads: int,
+        cache_dir: str | os.PathLike[str] | None,
+    ) -> Generator: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def cache_bytes(self) -> int | None: ...
+    @property
+    def remarks(self) -> list[str]: ...
+    @property
+    def devices(self) -> list[str]: ...
+    def tokens(self, prompt: str | list[int] | list[tuple[str, str]]) -> list[int]: ...
+    def start(
+        self,
+        prompt: str | list[int] | list[tuple[str, str]],
+        max_tokens: int | None,
+        chosen: tuple[float | None, int | None, float | None, float | None, float | None, int],
+        stop: list[str],
+        ignore_end: bool,
+    ) -> Stream: ...

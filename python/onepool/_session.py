@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 
 from onepool import _onepool
+from onepool._frame import Frame
 from onepool._onepool import Cancel, Tensor
 from onepool._tables import Devices, Plan, Profile, Verdict, Verdicts
 
@@ -88,7 +89,8 @@ class Session:
     places. `precision` is "f32" or "f16". `placement` "auto" measures which device is best for each operator. `strict`
     makes every copy of an array by the CPU an error. Without `fallback` an operator that a device has no kernel for is
     an error. `threads` is for the CPU, 0 for all of them. `cache_dir` keeps compiled kernels. Arrays of fewer bytes
-    than `copy_threshold` are copied; unless given, that is measured.
+    than `copy_threshold` are copied; unless given, that is measured. `input_frames` and `output_frames` describe inputs
+    and outputs that are pictures in memory (`Frame`).
 
     Any thread may use a session, several at a time. Raises `ModelError`, `UnsupportedError` and `NoDeviceError`.
     """
@@ -106,6 +108,8 @@ class Session:
         base_dir: str | os.PathLike[str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         copy_threshold: int | None = None,
+        input_frames: Mapping[str, Frame] | None = None,
+        output_frames: Mapping[str, Frame] | None = None,
     ) -> None:
         path: str | os.PathLike[str] | None = None
         data: bytes | None = None
@@ -121,7 +125,19 @@ class Session:
             raise ArrayTypeError(f"model: expected a path, bytes or an onnx.ModelProto, got {type(model).__name__}")
         names = [device] if isinstance(device, str) else list(device)
         self._native = _onepool.Session(
-            path, data, base_dir, names, precision, placement, strict, fallback, threads, cache_dir, copy_threshold
+            path,
+            data,
+            base_dir,
+            names,
+            precision,
+            placement,
+            strict,
+            fallback,
+            threads,
+            cache_dir,
+            copy_threshold,
+            None if input_frames is None else _dict(input_frames, "input_frames"),
+            None if output_frames is None else _dict(output_frames, "output_frames"),
         )
 
     @property
@@ -149,10 +165,11 @@ class Session:
     ) -> Outputs:
         """Runs once on these arrays and returns the outputs by name.
 
-        An input is a NumPy array or anything with the buffer protocol or DLPack. It is read where it lies and never
-        written; one that is not C-contiguous is copied (an error in strict mode). Outputs are written into the arrays of
-        `out`, which are C-contiguous and writable, and into new ones else. `time_limit` is in seconds. Other threads run
-        meanwhile; they must not touch the arrays.
+        An input is a NumPy array or anything with the buffer protocol or DLPack. It is read where it lies, at any
+        strides of whole elements, and never written. One that is small and not C-contiguous is copied, unless the mode is
+        strict. Outputs are written into the arrays of `out`, which are C-contiguous and writable, and into new ones else.
+        `time_limit` is in seconds. Other threads run meanwhile; they must not touch the arrays. Ctrl-C ends a run of the
+        main thread.
 
         What is to run many times on the same arrays is faster with `bind`.
         """
@@ -176,14 +193,18 @@ class Session:
         inputs: Mapping[str, Any],
         out: Mapping[str, Any] | None = None,
         *,
+        updates: Mapping[str, tuple[str, Any]] | None = None,
         strict: bool | None = None,
     ) -> Binding:
         """Ties arrays to the inputs and outputs, as `run` takes them, for many runs on the same bytes.
 
-        The arrays are kept, and cannot be resized, until the binding is closed.
+        `updates` has arrays that are an input and an output, such as caches of keys and values:
+        `{"past": ("present", cache)}`. The model writes the elements that change and moves no others; where it cannot,
+        that is an `ArgumentError`. The arrays are kept, and cannot be resized, until the binding is closed.
         """
         arrays = None if out is None else _dict(out, "out")
-        return Binding(self._native.bind(_dict(inputs, "inputs"), arrays, strict))
+        pairs = None if updates is None else _dict(updates, "updates")
+        return Binding(self._native.bind(_dict(inputs, "inputs"), arrays, pairs, strict))
 
     def close(self) -> None:
         """Lets go of the model and the devices. Bindings go on."""
@@ -231,7 +252,11 @@ class Binding:
         return await _in_thread(lambda: self._native.run(time_limit, token), token)
 
     def rebind_input(self, name: str, array: Any) -> None:
-        """Binds another array of the same shape. The last 8 sets of arrays stay imported, so going back is fast."""
+        """Binds another array of the same shape. The last 8 sets of arrays stay imported, so going back is fast.
+
+        A frame of several memories takes a list. In place of an array with strides it takes one with the same strides. An
+        array of `updates` is bound for its output too.
+        """
         self._native.rebind_input(name, array)
 
     def rebind_output(self, name: str, array: Any) -> None:

@@ -49,7 +49,7 @@ def test_inputs(session: onepool.Session, given: Any, base: type[Exception], say
 
 
 def test_huge_shapes(session: onepool.Session) -> None:
-    with pytest.raises(MemoryError, match='input "x"'):
+    with pytest.raises(MemoryError, match='output "y"'):
         session.run({"x": np.broadcast_to(np.float32(0), (1 << 40, 1 << 4))})
     with pytest.raises(onepool.Error, match='input "x"|output "y"'):
         session.run({"x": np.broadcast_to(np.float32(0), (1 << 60, 1))})
@@ -154,8 +154,9 @@ def test_options(tmp_path: Path) -> None:
 
 def test_strict_mode_names_the_array() -> None:
     session = onepool.Session(double(), device="sim:2", strict=True)
-    with pytest.raises(onepool.Error, match='x|"x"'):
-        session.run({"x": np.ones((3, 3), np.float32).T})
+    fields = np.ones((3, 3), [("value", np.float32), ("flag", np.uint8)])
+    with pytest.raises(onepool.StrictError, match='"x"'):
+        session.run({"x": fields["value"]})
 
 
 def test_shared_bytes() -> None:

@@ -1,4 +1,4 @@
-"""The program of docs/PYTHON.md."""
+"""The programs of docs/PYTHON.md."""
 
 from __future__ import annotations
 
@@ -20,3 +20,18 @@ def test_denoise(device: str) -> None:
     values = [float(line) for line in lines[1:4]]
     assert values == sorted(values) and len(set(values)) == 3
     assert lines[-1] == "0 bytes copied by the CPU in each run"
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_frames(device: str) -> None:
+    program, model = ROOT / "python/examples/frames.py", ROOT / "models/denoise.onnx"
+    done = subprocess.run([sys.executable, program, model, device], capture_output=True, text=True, check=True)
+    *pixel, copied = done.stdout.replace("[", " ").replace("]", " ").split()
+    blue, green, red, alpha = map(int, pixel)
+    assert max(abs(channel - 8) for channel in (blue, green, red)) <= 6 and alpha == 255 and copied == "0"
+
+
+def test_generate() -> None:
+    program, model = ROOT / "python/examples/generate.py", ROOT / "models/tiny_llm/fixed"
+    done = subprocess.run([sys.executable, program, model, "cpu", "Hello"], capture_output=True, text=True, check=True)
+    assert len(done.stdout) > 5 and "tokens/s" in done.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from conftest import conv, double, model
+from conftest import conv, double, model, whole_pages
 from onnx import TensorProto, helper
 
 import onepool
@@ -94,30 +94,143 @@ def test_a_binding_makes_the_arrays_that_are_not_given(session: onepool.Session)
     assert (first == 10).all(), "the array keeps its memory"
 
 
-@pytest.mark.parametrize("strided", ["transposed", "reversed", "every second", "broadcast", "Fortran"])
-def test_strided_inputs_are_copied_and_said_so(session: onepool.Session, strided: str) -> None:
-    base = np.arange(24, dtype=np.float32).reshape(4, 6)
-    x = {
-        "transposed": base.T,
-        "reversed": base[::-1, ::-1],
-        "every second": base[:, ::2],
-        "broadcast": np.broadcast_to(np.float32(7), (3, 5)),
-        "Fortran": np.asfortranarray(base),
-    }[strided]
+STRIDED = {
+    "transposed": lambda base: base.T,
+    "reversed": lambda base: base[::-1, ::-1],
+    "every second": lambda base: base[:, ::2],
+    "cropped": lambda base: base[3:-1, 5:-2],
+    "overlapping": lambda base: np.lib.stride_tricks.sliding_window_view(base[0], 256)[:256],
+    "broadcast": lambda base: np.broadcast_to(base[0], (300, base.shape[1])),
+    "Fortran": np.asfortranarray,
+}
+
+
+@pytest.mark.parametrize("strided", STRIDED)
+def test_strided_inputs_are_read_where_they_lie(device: str, strided: str) -> None:
+    base = whole_pages(np.arange(512 * 600, dtype=np.float32).reshape(512, 600))
+    base.flags.writeable = False
+    x = STRIDED[strided](base)
+    session = onepool.Session(double(), device=device, strict=device == "sim")
     results = session.run({"x": x})
     np.testing.assert_array_equal(results["y"], x + x)
-    row = results.verdicts[0]
-    assert (row.tensor, row.path, row.cpu_copied) == ("x", "staged", x.nbytes)
-    assert "C-contiguous" in row.reason and row.fix
-    assert results.verdicts.copied == x.nbytes
+    if device in ("cpu", "sim"):
+        assert results.verdicts.copied == 0, results.verdicts
+    base.flags.writeable = True
+    binding = session.bind({"x": x})
+    binding.run()
+    if strided != "Fortran":
+        base += 7
+    np.testing.assert_array_equal(binding.run()["y"], x + x)
+    if strided == "cropped":
+        moved = whole_pages(base)[1:-3, 1:-6]
+        binding.rebind_input("x", moved)
+        np.testing.assert_array_equal(binding.run()["y"], moved * 2)
+        for other in (base[:100, 1:], base[3:-1, 5:-2].copy()):
+            with pytest.raises(onepool.ShapeError, match='input "x".*strides'):
+                binding.rebind_input("x", other)
+
+
+def test_as_many_strides_as_come(session: onepool.Session) -> None:
+    base = np.arange(200 * 300, dtype=np.float32).reshape(200, 300)
+    for width in [*range(150, 170), 150]:
+        x = base[:, :width]
+        results = session.run({"x": x})
+        np.testing.assert_array_equal(results["y"], x * 2)
+        assert results.verdicts.copied == 0
+    # Channels of one picture: each has its strides.
+    names = ["r", "g", "b"]
+    nodes = [helper.make_node("Sum", names, ["y"])]
+    three = onepool.Session(model(nodes, dict.fromkeys(names, (1, ["h", "w"])), {"y": (1, ["h", "w"])}), device="cpu")
+    picture = np.random.default_rng(1).random((200, 300, 3), np.float32)
+    results = three.run({name: picture[..., c] for c, name in enumerate(names)})
+    np.testing.assert_array_equal(results["y"], picture[..., 0] + picture[..., 1] + picture[..., 2])
+    assert results.verdicts.copied == 0, results.verdicts
+
+
+def test_small_strided_inputs_are_copied_and_said_so(session: onepool.Session) -> None:
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for x in (base.T, base[::-1, ::-1], base[:, ::2], np.broadcast_to(np.float32(7), (3, 5)), np.asfortranarray(base)):
+        results = session.run({"x": x})
+        np.testing.assert_array_equal(results["y"], x + x)
+        row = results.verdicts[0]
+        assert (row.tensor, row.path, row.cpu_copied) == ("x", "staged", x.nbytes)
+        assert "C-contiguous" in row.reason and row.fix
+        assert results.verdicts.copied == x.nbytes
+        # Strict mode copies none.
+        results = onepool.Session(double(), device="cpu", strict=True).run({"x": x})
+        np.testing.assert_array_equal(results["y"], x + x)
+        assert results.verdicts.copied == 0
     # A binding copies before each run.
     base = base.copy()
     binding = session.bind({"x": base.T})
     binding.run()
     base[:] = 9
     assert (binding.run()["y"] == 18).all() and binding.verdicts.copied == base.nbytes
+
+
+def test_strides_that_are_no_whole_elements_are_copied(session: onepool.Session) -> None:
+    pixels = np.zeros((300, 200), [("value", np.float32), ("flag", np.uint8)])
+    pixels["value"] = np.arange(300 * 200).reshape(300, 200)
+    results = session.run({"x": pixels["value"]})
+    np.testing.assert_array_equal(results["y"], pixels["value"] * 2)
+    assert results.verdicts.copied == pixels["value"].nbytes
+    assert "no whole elements" in results.verdicts[0].reason
     with pytest.raises(onepool.StrictError, match='input "x".*strides'):
-        session.bind({"x": base.T}, strict=True)
+        session.bind({"x": pixels["value"]}, strict=True)
+
+
+def cache_model(rows: str | int = 64) -> onnx.ModelProto:
+    """Writes rows into a cache, and sums it."""
+    nodes = [
+        helper.make_node("TensorScatter", ["past", "rows", "at"], ["present"], axis=1),
+        helper.make_node("ReduceSum", ["present"], ["sum"], keepdims=0),
+    ]
+    inputs = {"past": (1, [1, rows, 1024]), "rows": (1, [1, "n", 1024]), "at": (TensorProto.INT64, [1])}
+    return model(nodes, inputs, {"present": (1, [1, rows, 1024]), "sum": (1, [])}, opset=24)
+
+
+def test_a_cache_is_updated_in_place(device: str) -> None:
+    session = onepool.Session(cache_model(), device=device)
+    cache = whole_pages(np.zeros((1, 64, 1024), np.float32))
+    rows, at = np.ones((1, 1, 1024), np.float32), np.zeros(1, np.int64)
+    with session.bind({"rows": rows, "at": at}, updates={"past": ("present", cache)}) as binding:
+        for row in range(3):
+            rows[:], at[:] = row + 1, row
+            results = binding.run()
+            assert results["present"] is cache
+            assert (cache[0, row] == row + 1).all() and not cache[0, row + 1 :].any()
+            assert results["sum"] == 1024 * sum(range(1, row + 2))
+        if device in ("cpu", "sim"):
+            caches = [row for row in binding.verdicts if row.tensor in ("past", "present")]
+            assert caches and all(row.cpu_copied == 0 for row in caches), binding.verdicts
+        other = whole_pages(np.full_like(cache, 2))
+        binding.rebind_input("past", other)
+        assert binding.run()["present"] is other and binding.outputs["present"] is other
+        assert (other[0, 2] == 3).all() and (other[0, 3:] == 2).all() and not cache[0, 3:].any()
+
+
+def test_updates_that_cannot_be(session: onepool.Session) -> None:
+    caching = onepool.Session(cache_model(), device="cpu")
+    cache = np.zeros((1, 64, 1024), np.float32)
+    given = {"rows": np.ones((1, 1, 1024), np.float32), "at": np.zeros(1, np.int64)}
+    frozen = cache.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match='update "past".*read-only'):
+        caching.bind(given, updates={"past": ("present", frozen)})
+    with pytest.raises(TypeError, match='update "past"'):
+        caching.bind(given, updates={"past": cache})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match='update "past".*float32'):
+        caching.bind(given, updates={"past": ("present", cache.astype(np.float64))})
+    with pytest.raises(ValueError, match="compact"):
+        caching.bind(given, updates={"past": ("present", cache[:, ::2])})
+    for pair, said in ((("past", "nothing"), "nothing"), (("nothing", "present"), "nothing")):
+        with pytest.raises(onepool.Error, match=said):
+            caching.bind({**given, "past": cache}, updates={pair[0]: (pair[1], cache)})
+    # A matrix product cannot write where it still reads.
+    nodes = [helper.make_node("MatMul", ["x", "x"], ["y"])]
+    product = onepool.Session(model(nodes, {"x": (1, [64, 64])}, {"y": (1, [64, 64])}), device="cpu")
+    with pytest.raises(onepool.ArgumentError, match='"x"'):
+        product.bind({}, updates={"x": ("y", np.zeros((64, 64), np.float32))})
 
 
 def test_sizes_of_one_and_none_have_no_strides_to_speak_of(session: onepool.Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import assert_type
 
 import numpy as np
@@ -11,6 +12,7 @@ from onnx import helper
 
 import onepool
 import onepool.backend
+from onepool.generate import Generated, Generator
 
 
 def double() -> onnx.ModelProto:
@@ -36,6 +38,18 @@ def main() -> None:
             binding.run(time_limit=1.0)
             assert_type(binding.plan, onepool.Plan)
             assert binding.profile().report["host_nanos"] > 0
+    picture = np.zeros((4, 6, 4), np.uint8)
+    frame = onepool.Frame.of(picture, "rgba8")
+    assert_type(frame, onepool.Frame)
+    assert (frame.width, frame.height) == (6, 4)
+    model = Path(__file__).parents[2] / "models/tiny_llm/fixed"
+    generator = Generator(model, device="cpu", context=64)
+    with generator.stream([1, 78], max_tokens=3, temperature=0.5, ignore_end=True) as text:
+        for piece in text:
+            assert_type(piece, str)
+    assert_type(text.result(), Generated)
+    made = generator.generate([{"role": "user", "content": "Hello"}], max_tokens=2, stop="x")
+    assert_type(made.tokens, list[int])
     tensor = onepool.Tensor((2, 3), "float16")
     assert_type(tensor.shape, tuple[int, ...])
     assert_type(onepool.devices(), onepool.Devices)

@@ -279,6 +279,14 @@ impl FrameSpec {
         Ok(bytes)
     }
 
+    /// For each plane, the number of its memory and the bytes from one row to the next.
+    ///
+    /// # Errors
+    /// As [`FrameSpec::check`].
+    pub fn row_strides(&self) -> Result<Vec<(usize, u64)>, FrameError> {
+        Ok(self.planes()?.iter().map(|plane| (plane.memory, plane.stride)).collect())
+    }
+
     pub(crate) fn color_range(&self) -> ColorRange {
         let usual = if self.format.is_yuv() { ColorRange::Limited } else { ColorRange::Full };
         self.range.unwrap_or(usual)

@@ -1,4 +1,4 @@
-//! Puts the conversions of frames before and after a graph.
+//! Puts the conversions of frames before and after a graph, and the views of strided inputs before it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,9 +8,11 @@ use crate::frame::{FrameError, FrameSpec};
 use crate::graph::{Graph, Node, NodeId, Origin, StorageScope, TensorDecl, TensorId, free_name};
 use crate::ops::Operator;
 use crate::ops::frame::{FrameToTensor, TensorToFrame};
+use crate::ops::movement::StridedView;
 use crate::session::core::frames::Frames;
 use crate::session::error::{Error, SessionError};
 use crate::shape::{Dim, SymShape};
+use crate::tensor::TensorInfo;
 
 /// Inputs and outputs that a caller describes as frames.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +42,19 @@ impl FrameSpecs {
     }
 }
 
+/// Replaces inputs of `graph` by the memories that their elements lie in. The other inputs keep their positions.
+///
+/// # Errors
+/// [`SessionError::Unknown`], [`SessionError::Shape`], [`Error::Graph`].
+pub(super) fn put_views(graph: Graph, views: Vec<(String, StridedView)>) -> Result<Graph, Error> {
+    let names = graph.tensors().iter().map(|t| t.name.clone()).collect();
+    let mut rewriter = Rewriter { graph, names, frames: Frames::default(), before: Vec::new() };
+    for (name, view) in views {
+        rewriter.view(&name, view)?;
+    }
+    Ok(rewriter.graph.sorted()?)
+}
+
 struct Rewriter {
     graph: Graph,
     /// Names of tensors.
@@ -62,14 +77,47 @@ fn memory_names(name: &str, memories: usize) -> Vec<String> {
 }
 
 impl Rewriter {
-    fn input(&mut self, name: &str, spec: FrameSpec) -> Result<(), Error> {
+    /// The position of input `name`.
+    fn position(&self, name: &str) -> Result<usize, SessionError> {
         let graph = &self.graph;
         let at = graph.inputs.iter().position(|id| graph.tensor(*id).name == name);
-        let at = at.ok_or_else(|| SessionError::Unknown {
+        at.ok_or_else(|| SessionError::Unknown {
             what: "input",
             name: name.to_owned(),
             known: graph.inputs.iter().map(|id| graph.tensor(*id).name.clone()).collect(),
-        })?;
+        })
+    }
+
+    fn view(&mut self, name: &str, view: StridedView) -> Result<(), Error> {
+        let at = self.position(name)?;
+        let id = self.graph.inputs[at];
+        let decl = self.graph.tensor(id);
+        if let Some(declared) = &decl.shape {
+            let fits = declared.unify(view.shape(), &mut Default::default());
+            fits.map_err(|source| SessionError::Shape { name: name.to_owned(), source })?;
+        }
+        let info = TensorInfo::new(decl.dtype.unwrap_or(DType::F32), view.shape().clone());
+        self.rename(id);
+        let memory = self.memory(name, (info.dtype, view.memory_elements()), Origin::Input);
+        let node = self.node(&format!("{name} view"), Arc::new(view), vec![Some(memory)], vec![Some(id)]);
+        self.made_by(id, node, &info);
+        if self.graph.lazy_inputs.remove(&id) {
+            self.graph.lazy_inputs.insert(memory);
+        }
+        self.graph.inputs[at] = memory;
+        Ok(())
+    }
+
+    /// Tensor `id`, once an input, is what `node` makes.
+    fn made_by(&mut self, id: TensorId, node: NodeId, info: &TensorInfo) {
+        let decl = &mut self.graph.tensors[id.index()];
+        (decl.dtype, decl.shape) = (Some(info.dtype), Some((&info.shape).into()));
+        decl.origin = Origin::Node { node, output: 0 };
+    }
+
+    fn input(&mut self, name: &str, spec: FrameSpec) -> Result<(), Error> {
+        let at = self.position(name)?;
+        let graph = &self.graph;
         let id = graph.inputs[at];
         let decl = graph.tensor(id);
         let bytes = spec.memory_bytes().map_err(wrong(name))?;
@@ -78,11 +126,14 @@ impl Rewriter {
         self.rename(id);
         let memories = memory_names(name, bytes.len());
         let inputs: Vec<TensorId> =
-            memories.iter().zip(bytes).map(|(name, bytes)| self.memory(name, bytes, Origin::Input)).collect();
-        let node = self.node(name, Arc::new(op), inputs.iter().copied().map(Some).collect(), vec![Some(id)]);
-        let decl = &mut self.graph.tensors[id.index()];
-        (decl.dtype, decl.shape) = (Some(info.dtype), Some((&info.shape).into()));
-        decl.origin = Origin::Node { node, output: 0 };
+            memories.iter().zip(bytes).map(|(name, bytes)| self.bytes(name, bytes, Origin::Input)).collect();
+        let node = self.node(
+            &format!("{name} frame"),
+            Arc::new(op),
+            inputs.iter().copied().map(Some).collect(),
+            vec![Some(id)],
+        );
+        self.made_by(id, node, &info);
         if self.graph.lazy_inputs.remove(&id) {
             self.graph.lazy_inputs.extend(&inputs);
         }
@@ -109,13 +160,18 @@ impl Rewriter {
         let (mut inputs, mut outputs) = (vec![Some(id)], Vec::new());
         for (memory, (bytes, keeps)) in memories.iter().zip(bytes) {
             inputs.push(keeps.then(|| {
-                let before = self.memory(&format!("{memory} before"), bytes, Origin::Input);
+                let before = self.bytes(&format!("{memory} before"), bytes, Origin::Input);
                 self.before.push((before, memory.clone()));
                 before
             }));
-            outputs.push(self.memory(&format!("{memory} frame"), bytes, Origin::Unmade));
+            outputs.push(self.bytes(&format!("{memory} frame"), bytes, Origin::Unmade));
         }
-        let node = self.node(name, Arc::new(op), inputs, outputs.iter().copied().map(Some).collect());
+        let node = self.node(
+            &format!("{name} frame"),
+            Arc::new(op),
+            inputs,
+            outputs.iter().copied().map(Some).collect(),
+        );
         for (output, id) in outputs.iter().enumerate() {
             let output = output as u32;
             self.graph.tensors[id.index()].origin = Origin::Node { node, output };
@@ -134,11 +190,16 @@ impl Rewriter {
     }
 
     /// A new tensor of bytes.
-    fn memory(&mut self, name: &str, bytes: u64, origin: Origin) -> TensorId {
+    fn bytes(&mut self, name: &str, bytes: u64, origin: Origin) -> TensorId {
+        self.memory(name, (DType::U8, bytes as usize), origin)
+    }
+
+    /// A new tensor of elements in a row.
+    fn memory(&mut self, name: &str, (dtype, elements): (DType, usize), origin: Origin) -> TensorId {
         let id = TensorId(self.graph.tensors.len() as u32);
         let name = free_name(&mut self.names, name.to_owned());
-        let shape = Some(SymShape(vec![Dim::Known(bytes as usize)]));
-        let (dtype, scope) = (Some(DType::U8), StorageScope::Buffer);
+        let shape = Some(SymShape(vec![Dim::Known(elements)]));
+        let (dtype, scope) = (Some(dtype), StorageScope::Buffer);
         self.graph.tensors.push(TensorDecl { name, dtype, shape, origin, scope });
         id
     }
@@ -151,7 +212,7 @@ impl Rewriter {
         outputs: Vec<Option<TensorId>>,
     ) -> NodeId {
         let id = NodeId(self.graph.nodes.len() as u32);
-        let (name, device, control_deps) = (format!("{name} frame"), None, Vec::new());
+        let (name, device, control_deps) = (name.to_owned(), None, Vec::new());
         self.graph.nodes.push(Node { name, op, inputs, outputs, device, control_deps });
         id
     }

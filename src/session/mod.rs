@@ -41,6 +41,7 @@ pub use self::run::profile::{NodeTime, Profile, SegmentTime};
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorDecl, TensorInfo};
+use crate::ops::movement::StridedView;
 use crate::plan::Plan;
 use crate::shape::SymShape;
 
@@ -109,6 +110,22 @@ impl Session {
     /// The parameters that the session reads.
     pub fn params(&self) -> &Arc<ParamStore> {
         &self.core.params
+    }
+
+    /// The same model on the same devices, with the parameters that they hold, where elements of inputs lie at strides:
+    /// the first kernel of a run reads them there. Each such input is then the memory, a tensor of one dimension from
+    /// the lowest address on ([`StridedView::memory_elements`]).
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`]; [`SessionError::Shape`] where a view has another shape than the model declares;
+    /// [`Error::Graph`].
+    pub fn with_views(&self, views: Vec<(String, StridedView)>) -> Result<Session, Error> {
+        let SessionCore { devices, options, params, .. } = &*self.core;
+        let graph = Arc::new(frames::put_views(self.graph().clone(), views)?);
+        let core =
+            SessionCore::new(graph, devices.clone(), options.clone(), Arc::clone(params), Arc::default());
+        let origins = self.origins.clone();
+        Ok(Session { core: Arc::new(core), values: Default::default(), current: None, origins })
     }
 
     /// The inputs that the caller gives. One that is described as a frame is the bytes of its memory; where it has

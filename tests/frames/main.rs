@@ -4,6 +4,7 @@
 
 mod common;
 mod descriptions;
+mod doors;
 mod example;
 mod memory;
 mod numbers;

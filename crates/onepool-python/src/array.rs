@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use onepool::device::Lent;
 use onepool::memory::import::ReadWrite;
+use onepool::ops::movement::StridedView;
 use onepool::session::{Memory, SessionError};
 use onepool::{DType, HostRegion, Shape, TensorInfo};
 use pyo3::buffer::{ElementType, PyUntypedBuffer};
@@ -23,6 +24,8 @@ use crate::tensor::Tensor;
 pub(crate) enum Side {
     Input,
     Output,
+    /// An input and an output.
+    Update,
 }
 
 impl Side {
@@ -31,6 +34,7 @@ impl Side {
         match self {
             Side::Input => format!("input {name:?}"),
             Side::Output => format!("output {name:?}"),
+            Side::Update => format!("update {name:?}"),
         }
     }
 }
@@ -48,9 +52,12 @@ enum Keep {
 #[derive(Debug)]
 pub(crate) struct Array {
     pub(crate) info: TensorInfo,
+    /// The first element.
     start: NonNull<u8>,
     /// In elements; none where the array is compact.
     strides: Option<Vec<i64>>,
+    /// Whether the strides are whole elements.
+    aligned: bool,
     readonly: bool,
     keep: Keep,
 }
@@ -94,7 +101,7 @@ impl Array {
     pub(crate) fn of_tensor(tensor: &Tensor) -> Self {
         let region = Arc::clone(tensor.region());
         let (info, start) = (tensor.info().clone(), region.as_ptr());
-        Array { info, start, strides: None, readonly: false, keep: Keep::Region(region) }
+        Array { info, start, strides: None, aligned: true, readonly: false, keep: Keep::Region(region) }
     }
 
     /// NumPy's arrays and numbers whose buffer cannot be had as it is: those of element types of ml_dtypes, which the
@@ -164,6 +171,7 @@ impl Array {
             info: TensorInfo::new(dtype, shape),
             start,
             strides,
+            aligned: whole,
             readonly,
             keep: Keep::Buffer(buffer),
         })
@@ -177,6 +185,7 @@ impl Array {
             info: taken.info,
             start,
             strides,
+            aligned: true,
             readonly: taken.readonly,
             keep: Keep::Managed(taken.managed),
         })
@@ -216,6 +225,76 @@ impl Array {
         self.strides.as_deref()
     }
 
+    /// Where the elements of an array with strides lie; none where those are no whole elements.
+    pub(crate) fn view(&self) -> Option<StridedView> {
+        let strides = self.strides.as_deref().filter(|_| self.aligned)?;
+        let dims: Vec<(usize, i64)> = self.info.shape.iter().copied().zip(strides.iter().copied()).collect();
+        StridedView::new(&dims).ok()
+    }
+
+    /// The memory from the lowest element to the end of the highest one, to be read by a session with `view`.
+    pub(crate) fn lend_view(self, view: &StridedView) -> PyResult<Memory<'static>> {
+        let size = self.info.dtype.bytes();
+        // Of an array without elements the address may be anything.
+        let before = if view.memory_elements() == 0 { 0 } else { view.first_element() * size };
+        let lowest = self.start.as_ptr().wrapping_sub(before);
+        let start = NonNull::new(lowest).unwrap_or(NonNull::dangling());
+        let bytes = (view.memory_elements() * size) as u64;
+        let (keep, shape) = (self.keep, Shape::new([view.memory_elements()]).unwrap_or_default());
+        let release = Box::new(move || drop(keep));
+        // SAFETY: `keep` holds the bytes of all elements, and so those between them, until the release; that the program
+        // leaves them alone while a run uses them is said to its author.
+        let lent = unsafe { Lent::raw(start, bytes, ReadWrite::Read, release) };
+        Ok(Memory::lent(lent).shape(shape))
+    }
+
+    /// The `bytes` bytes of a frame's memory, whose rows begin `stride` bytes apart.
+    pub(crate) fn lend_rows(
+        self,
+        py: Python<'_>,
+        argument: &str,
+        side: Side,
+        bytes: u64,
+        stride: u64,
+    ) -> PyResult<Memory<'static>> {
+        let wrong = |problem: String| Err(Class::Shape.says(py, format!("{argument}: {problem}")));
+        let (dims, size) = (self.info.shape.dims().to_vec(), self.info.dtype.bytes() as u64);
+        let rows = dims.first().copied().unwrap_or(1) as u64;
+        let row_bytes = dims.iter().skip(1).map(|n| *n as u64).product::<u64>() * size;
+        let got = match &self.strides {
+            None => row_bytes,
+            Some(strides) => {
+                let row = Shape::new(dims.get(1..).unwrap_or_default()).unwrap_or_default();
+                let outer = strides.first().copied().and_then(|stride| u64::try_from(stride).ok());
+                match outer.filter(|_| self.aligned && row.is_compact(&strides[1..])) {
+                    Some(outer) => outer * size,
+                    None => {
+                        let problem =
+                            "a frame has rows of whole pixels from top to bottom, and each is compact";
+                        return wrong(format!("{problem}; got strides of {strides:?} elements"));
+                    }
+                }
+            }
+        };
+        if dims.len() > 1 && rows > 1 && got != stride {
+            return wrong(format!("its rows are {got} bytes apart, and those of the frame {stride}"));
+        }
+        let reach = if rows == 0 { 0 } else { got * (rows - 1) + row_bytes };
+        if reach < bytes {
+            return wrong(format!("has {reach} bytes, and the frame needs {bytes}"));
+        }
+        if self.readonly && side == Side::Output {
+            let problem = "is read-only, so no result can be written there";
+            return Err(Class::Argument.says(py, format!("{argument}: {problem}")));
+        }
+        let access = if side == Side::Input { ReadWrite::Read } else { ReadWrite::ReadWrite };
+        let keep = self.keep;
+        let release = Box::new(move || drop(keep));
+        // SAFETY: as in `lend`.
+        let lent = unsafe { Lent::raw(self.start, bytes, access, release) };
+        Ok(Memory::lent(lent).shape(Shape::new([bytes as usize]).unwrap_or_default()))
+    }
+
     /// Memory for a compact array, which is kept until every device has let go of it.
     pub(crate) fn lend(self, py: Python<'_>, name: &str, side: Side) -> PyResult<Memory<'static>> {
         if let Some(got) = self.strides {
@@ -224,12 +303,12 @@ impl Array {
         }
         let access = match side {
             Side::Input => ReadWrite::Read,
-            Side::Output if self.readonly => {
+            Side::Output | Side::Update if self.readonly => {
                 let argument = side.argument(name);
                 return Err(Class::Argument
                     .says(py, format!("{argument}: is read-only, so no result can be written there")));
             }
-            Side::Output => ReadWrite::ReadWrite,
+            Side::Output | Side::Update => ReadWrite::ReadWrite,
         };
         let keep = self.keep;
         let release = Box::new(move || drop(keep));
@@ -301,11 +380,11 @@ impl Packed {
             Class::ArrayType
                 .says(py, format!("{argument}: cannot be made C-contiguous ({e}); give a contiguous array"))
         })?;
-        let got = array.strided().unwrap_or_default();
-        let expected = array.info.shape.strides();
-        let reason = format!(
-            "its strides are {got:?} elements, and only {expected:?} (C-contiguous) is used in place"
-        );
+        let reason = match array.aligned {
+            true => "it is small and not C-contiguous, so a copy is faster",
+            false => "its strides are no whole elements, so it is not used in place",
+        };
+        let reason = reason.to_owned();
         let compact = tensor.array(py)?.unbind();
         let memory = Array::of_tensor(&tensor).lend(py, name, Side::Input)?;
         Ok((Packed { name: name.to_owned(), reason, source: source.unbind(), compact }, memory))

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use onepool::plan::Plan;
-use onepool::session::{RunOptions, SessionError};
+use onepool::session::SessionError;
 use onepool::{DType, HostRegion, TensorInfo};
 use onepool_core::sync::get_mut;
 use pyo3::prelude::*;
@@ -11,8 +11,8 @@ use pyo3::types::{PyDict, PyString};
 
 use crate::array::{Array, Packed, Side};
 use crate::errors::{Class, raised, raised_of};
-use crate::run::{Cancel, Verdicts, options};
-use crate::shared::Shared;
+use crate::run::{Cancel, Limits, Verdicts};
+use crate::shared::{Shared, Views};
 use crate::tensor::Tensor;
 
 /// An output of a binding.
@@ -30,7 +30,18 @@ struct Output {
 pub(crate) struct Lending {
     binding: onepool::Binding<'static>,
     packed: Vec<Packed>,
+    views: Views,
+    /// Inputs and the outputs that are the same array.
+    updates: Vec<(String, String)>,
     outputs: Vec<Output>,
+}
+
+/// The inputs of a binding as they are lent.
+#[derive(Default)]
+struct Inputs {
+    memories: Memories,
+    packed: Vec<Packed>,
+    views: Views,
 }
 
 impl Lending {
@@ -40,29 +51,50 @@ impl Lending {
         shared: &Shared,
         inputs: &Bound<'_, PyDict>,
         out: Option<&Bound<'_, PyDict>>,
+        updates: Option<&Bound<'_, PyDict>>,
         strict: Option<bool>,
     ) -> PyResult<Self> {
-        let mut builder = shared.session.bind();
-        if let Some(strict) = strict {
-            builder = builder.strict(strict);
-        }
         let must = strict.unwrap_or(shared.strict);
-        let mut packed = Vec::new();
+        let mut lent = Inputs::default();
         for (name, object) in inputs {
             let name = text(&name, "inputs")?;
-            let memory = input(shared, &object, &name, must, &mut packed)?;
-            builder = builder.input(name, memory);
+            match shared.frames[0].lend(&name, &object, Side::Input)? {
+                Some(memories) => lent.memories.extend(memories),
+                None => lent.add(shared, &object, name, must)?,
+            }
         }
-        let given = |name: &str| inputs.contains(name).unwrap_or(false);
+        let updated = |name: &str| updates.is_some_and(|updates| updates.contains(name).unwrap_or(false));
+        let given = |name: &str| {
+            let name = shared.frames[0].of_memory(name).unwrap_or(name);
+            inputs.contains(name).unwrap_or(false) || updated(name)
+        };
         let missing = shared.inputs.iter().map(|io| &io.name).filter(|name| !given(name));
         let names: Vec<String> = missing.cloned().collect();
         if !names.is_empty() {
             return Err(raised(py, SessionError::Unbound { names }));
         }
+        let Inputs { memories, packed, views } = lent;
+        let mut builder = match views.is_empty() {
+            true => shared.session.bind(),
+            false => py.detach(|| shared.viewing(&views)).map_err(|e| raised(py, e))?.bind(),
+        };
+        for (name, memory) in memories {
+            builder = builder.input(name, memory);
+        }
+        if let Some(strict) = strict {
+            builder = builder.strict(strict);
+        }
         let mut outputs = Vec::with_capacity(shared.outputs.len());
         if let Some(out) = out {
             for (name, object) in out {
                 let name = text(&name, "out")?;
+                if let Some(memories) = shared.frames[1].lend(&name, &object, Side::Output)? {
+                    for (name, memory) in memories {
+                        builder = builder.output(name, memory);
+                    }
+                    outputs.push(Output { name, array: Some(object.unbind()), unchecked: None });
+                    continue;
+                }
                 let argument = Side::Output.argument(&name);
                 let array = Array::of(&object, &argument)?;
                 if let Some(dtype) = shared.outputs.iter().find(|io| io.name == name).and_then(|io| io.dtype)
@@ -74,6 +106,24 @@ impl Lending {
                 outputs.push(Output { name, array: Some(object.unbind()), unchecked });
             }
         }
+        let mut updated = Vec::new();
+        for (input, pair) in updates.into_iter().flatten() {
+            let input = text(&input, "updates")?;
+            let argument = Side::Update.argument(&input);
+            let (output, object): (String, Bound<'_, PyAny>) = pair.extract().map_err(|_| {
+                let message =
+                    format!("{argument}: expected the name of an output and an array, got {pair:?}");
+                Class::ArrayType.says(py, message)
+            })?;
+            let array = Array::of(&object, &argument)?;
+            if let Some(io) = shared.inputs.iter().find(|io| io.name == input) {
+                array.check_dtype(py, &input, Side::Update, io.dtype.unwrap_or(DType::F32))?;
+            }
+            let unchecked = Some(array.info.clone());
+            builder = builder.update(input.clone(), output.clone(), array.lend(py, &input, Side::Update)?);
+            outputs.push(Output { name: output.clone(), array: Some(object.unbind()), unchecked });
+            updated.push((input, output));
+        }
         let plan = py.detach(|| builder.plan()).map_err(|e| raised(py, e))?;
         for output in &mut outputs {
             if let Some(planned) = planned(&plan, &output.name) {
@@ -82,7 +132,8 @@ impl Lending {
             }
         }
         for io in &shared.outputs {
-            if outputs.iter().any(|output| output.name == io.name) {
+            let frame = shared.frames[1].of_memory(&io.name);
+            if outputs.iter().any(|output| output.name == frame.unwrap_or(&io.name)) {
                 continue;
             }
             let name = io.name.clone();
@@ -96,24 +147,15 @@ impl Lending {
             outputs.push(Output { name, array, unchecked: None });
         }
         let binding = py.detach(|| builder.build()).map_err(|e| raised(py, e))?;
-        Ok(Lending { binding, packed, outputs })
+        Ok(Lending { binding, packed, views, updates: updated, outputs })
     }
 
     /// Runs once.
-    pub(crate) fn run<'py>(
-        &mut self,
-        py: Python<'py>,
-        options: Option<&RunOptions>,
-    ) -> PyResult<Bound<'py, PyDict>> {
+    pub(crate) fn run<'py>(&mut self, py: Python<'py>, limits: &Limits) -> PyResult<Bound<'py, PyDict>> {
         for packed in &self.packed {
             packed.pack(py)?;
         }
-        let binding = &mut self.binding;
-        let ran = py.detach(|| match options {
-            Some(options) => binding.run_with(options),
-            None => binding.run(),
-        });
-        ran.map_err(|e| raised(py, e))?;
+        limits.run(py, &mut self.binding)?;
         let results = PyDict::new(py);
         for output in &self.outputs {
             match &output.array {
@@ -161,14 +203,36 @@ fn text(name: &Bound<'_, PyAny>, argument: &str) -> PyResult<String> {
     Ok(text.to_cow()?.into_owned())
 }
 
-/// Memory for an input, which is copied before each run where it does not lie compactly and that is allowed.
-fn input(
-    shared: &Shared,
-    object: &Bound<'_, PyAny>,
-    name: &str,
-    strict: bool,
-    packed: &mut Vec<Packed>,
-) -> PyResult<onepool::Memory<'static>> {
+/// Arrays of fewer bytes that are not C-contiguous are copied before a run, unless that is forbidden: a plan for their
+/// strides costs more.
+const SMALL: usize = 64 << 10;
+
+impl Inputs {
+    /// Lends an array: at its strides where they are whole elements, else by a copy before each run.
+    fn add(
+        &mut self,
+        shared: &Shared,
+        object: &Bound<'_, PyAny>,
+        name: String,
+        strict: bool,
+    ) -> PyResult<()> {
+        let array = checked(shared, object, &name)?;
+        let view = array.view().filter(|_| strict || array.info.bytes() >= SMALL);
+        let memory = match view {
+            Some(view) => {
+                let memory = array.lend_view(&view)?;
+                self.views.push((name.clone(), view));
+                memory
+            }
+            None => compact(object, array, &name, strict, &mut self.packed)?,
+        };
+        self.memories.push((name, memory));
+        Ok(())
+    }
+}
+
+/// The array for an input that the model declares so.
+fn checked(shared: &Shared, object: &Bound<'_, PyAny>, name: &str) -> PyResult<Array> {
     let py = object.py();
     let array = Array::of(object, &Side::Input.argument(name))?;
     if let Some(io) = shared.inputs.iter().find(|io| io.name == name) {
@@ -180,6 +244,18 @@ fn input(
             fits.map_err(|source| raised(py, SessionError::Shape { name, source }))?;
         }
     }
+    Ok(array)
+}
+
+/// Memory for a compact input, which is copied before each run where it is not C-contiguous and that is allowed.
+fn compact(
+    object: &Bound<'_, PyAny>,
+    array: Array,
+    name: &str,
+    strict: bool,
+    packed: &mut Vec<Packed>,
+) -> PyResult<onepool::Memory<'static>> {
+    let py = object.py();
     let Some(strides) = array.strided() else { return array.lend(py, name, Side::Input) };
     if strict {
         let expected = array.info.shape.strides();
@@ -210,6 +286,21 @@ fn check(py: Python<'_>, output: &Output, info: &TensorInfo) -> PyResult<()> {
         return Err(Class::Shape.says(py, message));
     }
     Ok(())
+}
+
+type Memories = Vec<(String, onepool::Memory<'static>)>;
+
+/// Binds the memories of frames anew: those of inputs, and those of outputs.
+fn rebind_frame(
+    py: Python<'_>,
+    bound: &mut Lending,
+    (inputs, outputs): (Memories, Memories),
+) -> PyResult<()> {
+    let names = |memories: &Memories| memories.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let (input_names, output_names) = (names(&inputs), names(&outputs));
+    let inputs = input_names.iter().map(String::as_str).zip(inputs.into_iter().map(|(_, memory)| memory));
+    let outputs = output_names.iter().map(String::as_str).zip(outputs.into_iter().map(|(_, memory)| memory));
+    py.detach(|| bound.binding.rebind_all(inputs, outputs)).map_err(|e| raised(py, e))
 }
 
 /// Arrays bound to a session.
@@ -254,15 +345,34 @@ impl Binding {
         time_limit: Option<f64>,
         cancel: Option<&Bound<'py, Cancel>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let options = options(py, time_limit, cancel)?;
-        self.with(py, |bound| bound.run(py, options.as_ref()))
+        let limits = Limits::new(py, time_limit, cancel)?;
+        self.with(py, |bound| bound.run(py, &limits))
     }
 
     fn rebind_input(&self, py: Python<'_>, name: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
         self.with(py, |bound| {
+            if let Some(memories) = self.shared.frames[0].lend(name, array, Side::Input)? {
+                return rebind_frame(py, bound, (memories, Vec::new()));
+            }
             let mut packed = Vec::new();
-            let memory = input(&self.shared, array, name, self.shared.strict, &mut packed)?;
+            let given = checked(&self.shared, array, name)?;
+            let bound_view = bound.views.iter().find(|(known, _)| known == name).map(|(_, view)| view);
+            let updated = bound.updates.iter().find(|(input, _)| input == name).map(|(_, output)| output);
+            let memory = match bound_view {
+                _ if updated.is_some() => given.lend(py, name, Side::Update)?,
+                Some(view) if given.view().as_ref() == Some(view) => given.lend_view(view)?,
+                Some(_) => {
+                    let message = format!(
+                        "input {name:?}: was bound to an array with other strides or sizes; give one with the same, or make another binding"
+                    );
+                    return Err(Class::Shape.says(py, message));
+                }
+                None => compact(array, given, name, self.shared.strict, &mut packed)?,
+            };
             py.detach(|| bound.binding.rebind_input(name, memory)).map_err(|e| raised(py, e))?;
+            if let Some(output) = bound.outputs.iter_mut().find(|output| Some(&output.name) == updated) {
+                output.array = Some(array.clone().unbind());
+            }
             bound.packed.retain(|old| old.name != name);
             bound.packed.extend(packed);
             Ok(())
@@ -271,6 +381,13 @@ impl Binding {
 
     fn rebind_output(&self, py: Python<'_>, name: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
         self.with(py, |bound| {
+            if let Some(memories) = self.shared.frames[1].lend(name, array, Side::Output)? {
+                rebind_frame(py, bound, (Vec::new(), memories))?;
+                if let Some(place) = bound.outputs.iter_mut().find(|old| old.name == name) {
+                    place.array = Some(array.clone().unbind());
+                }
+                return Ok(());
+            }
             let given = Array::of(array, &Side::Output.argument(name))?;
             let unchecked = Some(given.info.clone());
             let mut output = Output { name: name.to_owned(), array: Some(array.clone().unbind()), unchecked };

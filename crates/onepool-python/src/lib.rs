@@ -8,6 +8,8 @@ mod binding;
 mod device;
 mod dlpack;
 mod errors;
+mod frame;
+mod generate;
 mod run;
 mod sequence;
 mod session;
@@ -23,6 +25,8 @@ mod _onepool {
     use super::binding::Binding;
     #[pymodule_export]
     use super::device::devices;
+    #[pymodule_export]
+    use super::generate::{Generator, Stream};
     #[pymodule_export]
     use super::run::{Cancel, Verdicts};
     #[pymodule_export]

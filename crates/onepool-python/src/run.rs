@@ -1,13 +1,17 @@
 //! What ends runs early, and how the tensors of one reached the devices.
 
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use onepool::memory::import::{Path, ReadWrite, Verdict};
 use onepool::session::{CancelToken, RunOptions};
+use onepool_core::sync::lock;
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
 use crate::array::Packed;
-use crate::errors::Class;
+use crate::errors::{self, Class};
 
 /// Ends the runs that were given it.
 #[pyclass(frozen, module = "onepool")]
@@ -31,26 +35,73 @@ impl Cancel {
     }
 }
 
-/// The options of a run, where there are any.
-pub(crate) fn options(
-    py: Python<'_>,
-    time_limit: Option<f64>,
-    cancel: Option<&Bound<'_, Cancel>>,
-) -> PyResult<Option<RunOptions>> {
-    if time_limit.is_none() && cancel.is_none() {
-        return Ok(None);
+/// How often a run on the main thread looks for signals, such as Ctrl-C.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+
+/// What may end one run early.
+pub(crate) struct Limits {
+    options: RunOptions,
+    /// What a handler of a signal raised during the run.
+    raised: Arc<Mutex<Option<PyErr>>>,
+}
+
+impl Limits {
+    pub(crate) fn new(
+        py: Python<'_>,
+        time_limit: Option<f64>,
+        cancel: Option<&Bound<'_, Cancel>>,
+    ) -> PyResult<Self> {
+        let mut options = RunOptions::new();
+        if let Some(seconds) = time_limit {
+            let limit = Duration::try_from_secs_f64(seconds).map_err(|_| {
+                Class::Argument
+                    .says(py, format!("time_limit: {seconds} s is no time, expected seconds from 0"))
+            })?;
+            options = options.time_limit(limit);
+        }
+        if let Some(cancel) = cancel {
+            options = options.cancel(&cancel.get().0);
+        }
+        let raised = Arc::default();
+        // Handlers run on no other thread.
+        if is_main_thread(py)? {
+            options = options.interrupt(signals(Arc::clone(&raised)));
+        }
+        Ok(Limits { options, raised })
     }
-    let mut options = RunOptions::new();
-    if let Some(seconds) = time_limit {
-        let limit = Duration::try_from_secs_f64(seconds).map_err(|_| {
-            Class::Argument.says(py, format!("time_limit: {seconds} s is no time, expected seconds from 0"))
-        })?;
-        options = options.time_limit(limit);
+
+    /// Runs without the interpreter. What a handler of a signal raises ends the run, and is raised here.
+    pub(crate) fn run(&self, py: Python<'_>, binding: &mut onepool::Binding<'static>) -> PyResult<()> {
+        let ran = py.detach(|| binding.run_with(&self.options));
+        if let Some(raised) = lock(&self.raised).take() {
+            return Err(raised);
+        }
+        ran.map_err(|e| errors::raised(py, e))
     }
-    if let Some(cancel) = cancel {
-        options = options.cancel(&cancel.get().0);
+}
+
+/// Whether this is the thread that handlers of signals run on.
+fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
+    static THREADING: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let threading = THREADING.get_or_try_init(py, || py.import("threading").map(Bound::unbind))?.bind(py);
+    let main = threading.call_method0(intern!(py, "main_thread"))?.getattr(intern!(py, "ident"))?;
+    main.eq(threading.call_method0(intern!(py, "get_ident"))?)
+}
+
+/// Lets handlers of signals run now and then; whether one of them has raised.
+fn signals(raised: Arc<Mutex<Option<PyErr>>>) -> impl Fn() -> bool + Send + Sync {
+    let looked = Mutex::new(Instant::now());
+    move || {
+        let now = Instant::now();
+        let mut looked = lock(&looked);
+        if now.duration_since(*looked) >= SIGNALS_EVERY {
+            *looked = now;
+            if let Some(Err(error)) = Python::try_attach(|py| py.check_signals()) {
+                *lock(&raised) = Some(error);
+            }
+        }
+        lock(&raised).is_some()
     }
-    Ok(Some(options))
 }
 
 /// One row: tensor, path, access, bytes, offset, bytes copied by the CPU, bytes copied by the device, reason, fix.

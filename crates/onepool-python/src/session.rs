@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use onepool::backend::ContextDesc;
 use onepool::plan::Precision;
-use onepool::session::{IoInfo, NodePlacement, SessionBuilder};
+use onepool::session::{IoInfo, NodePlacement, RunOptions, SessionBuilder};
 use onepool::{Dim, loader};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::binding::{Binding, Lending};
 use crate::errors::{Class, raised};
-use crate::run::{Cancel, Verdicts, options};
+use crate::frame::described;
+use crate::run::{Cancel, Limits, Verdicts};
 use crate::shared::Shared;
 use onepool_core::sync::lock;
 
@@ -36,7 +37,7 @@ fn unknown(py: Python<'_>, argument: &str, given: &str, known: &str) -> PyErr {
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (path, model, base_dir, devices, precision, placement, strict, fallback, threads, cache_dir, copy_threshold))]
+    #[pyo3(signature = (path, model, base_dir, devices, precision, placement, strict, fallback, threads, cache_dir, copy_threshold, input_frames, output_frames))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords of one call")]
     fn new(
         py: Python<'_>,
@@ -51,6 +52,8 @@ impl Session {
         threads: usize,
         cache_dir: Option<PathBuf>,
         copy_threshold: Option<u64>,
+        input_frames: Option<&Bound<'_, PyDict>>,
+        output_frames: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let precision = match precision {
             "f32" => Precision::F32,
@@ -63,7 +66,9 @@ impl Session {
             other => return Err(unknown(py, "placement", other, "\"manual\", \"auto\"")),
         };
         let desc = ContextDesc { threads, cache_dir, ..ContextDesc::default() };
-        let mut builder = onepool::Session::builder().context_desc(desc);
+        // Any run may be interrupted, so it is cut from the start.
+        let run = RunOptions::new().interrupt(|| false);
+        let mut builder = onepool::Session::builder().context_desc(desc).run_options(run);
         builder = builder.precision(precision).placement(placement).strict(strict).fallback(fallback);
         if let Some(bytes) = copy_threshold {
             builder = builder.copy_threshold(bytes);
@@ -71,10 +76,20 @@ impl Session {
         for device in devices {
             builder = builder.device(device);
         }
+        let (into, input_frames) = described(input_frames, "input_frames")?;
+        let (out_of, output_frames) = described(output_frames, "output_frames")?;
+        for (name, frame) in into {
+            builder = builder.frame_input(name, frame);
+        }
+        for (name, frame) in out_of {
+            builder = builder.frame_output(name, frame);
+        }
         let build = || build(builder, path, model, base_dir.as_deref());
         let session = py.detach(build).map_err(|e| raised(py, e))?;
         let (inputs, outputs) = (session.inputs(), session.outputs());
-        Ok(Session(Mutex::new(Some(Arc::new(Shared { session, inputs, outputs, strict })))))
+        let frames = [input_frames, output_frames];
+        let shared = Shared { session, inputs, outputs, strict, frames, views: Mutex::default() };
+        Ok(Session(Mutex::new(Some(Arc::new(shared)))))
     }
 
     /// Name, element type and sizes of each input.
@@ -97,10 +112,11 @@ impl Session {
         py: Python<'_>,
         inputs: &Bound<'_, PyDict>,
         out: Option<&Bound<'_, PyDict>>,
+        updates: Option<&Bound<'_, PyDict>>,
         strict: Option<bool>,
     ) -> PyResult<Binding> {
         let shared = self.shared(py)?;
-        let bound = Lending::new(py, &shared, inputs, out, strict)?;
+        let bound = Lending::new(py, &shared, inputs, out, updates, strict)?;
         Ok(Binding::new(shared, bound))
     }
 
@@ -113,10 +129,10 @@ impl Session {
         time_limit: Option<f64>,
         cancel: Option<&Bound<'py, Cancel>>,
     ) -> PyResult<(Bound<'py, PyDict>, Verdicts)> {
-        let options = options(py, time_limit, cancel)?;
+        let limits = Limits::new(py, time_limit, cancel)?;
         let shared = self.shared(py)?;
-        let mut bound = Lending::new(py, &shared, inputs, out, None)?;
-        let results = bound.run(py, options.as_ref());
+        let mut bound = Lending::new(py, &shared, inputs, out, None, None)?;
+        let results = bound.run(py, &limits);
         let verdicts = bound.verdicts();
         bound.close(py);
         Ok((results?, verdicts))

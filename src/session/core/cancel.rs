@@ -1,5 +1,6 @@
 //! Cancellation and time limits of runs.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -56,8 +57,19 @@ impl CancelToken {
 pub struct RunOptions {
     time_limit: Option<Duration>,
     cancel: Option<CancelToken>,
+    interrupt: Option<Interrupt>,
     exchange: Exchange,
     reads: Vec<Arc<ReadEnd>>,
+}
+
+/// A question whether a run is to end.
+#[derive(Clone)]
+struct Interrupt(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Interrupt")
+    }
 }
 
 /// Semaphores of one run.
@@ -92,6 +104,14 @@ impl RunOptions {
     /// Ends the run when `token` is cancelled.
     pub fn cancel(mut self, token: &CancelToken) -> Self {
         self.cancel = Some(token.clone());
+        self
+    }
+
+    /// Asks `interrupted` wherever the run may end, and ends it as a cancelled token does once the answer is true. A
+    /// [`Binding::run`](crate::Binding::run) asks on its own thread, which an interpreter's signals need; it may ask
+    /// often. Other ways to run may ask on any thread.
+    pub fn interrupt(mut self, interrupted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.interrupt = Some(Interrupt(Arc::new(interrupted)));
         self
     }
 
@@ -151,7 +171,7 @@ impl RunOptions {
 
     /// Whether anything may end the run early.
     pub(in crate::session) fn may_end(&self) -> bool {
-        self.time_limit.is_some() || self.cancel.is_some()
+        self.time_limit.is_some() || self.cancel.is_some() || self.interrupt.is_some()
     }
 }
 
@@ -189,7 +209,9 @@ impl Watch {
     /// # Errors
     /// [`SessionError::Cancelled`], [`SessionError::TimeLimit`]; `at` gives the progress.
     pub(in crate::session) fn check(&self, at: impl FnOnce() -> Progress) -> Result<(), Error> {
-        if self.own.is_cancelled() || self.options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+        let RunOptions { cancel, interrupt, .. } = &self.options;
+        let cancelled = self.own.is_cancelled() || cancel.as_ref().is_some_and(CancelToken::is_cancelled);
+        if cancelled || interrupt.as_ref().is_some_and(|interrupt| (interrupt.0)()) {
             return Err(SessionError::Cancelled { at: at() }.into());
         }
         match self.options.time_limit {
@@ -241,6 +263,12 @@ mod tests {
         let late = Watch::new(RunOptions::new().time_limit(Duration::ZERO), CancelToken::new());
         let said = late.check(at).unwrap_err().to_string();
         assert_eq!(said, "the time limit of 0 ms was up after 3 of 12 operators");
+        let interrupted = Watch::new(RunOptions::new().interrupt(|| true), CancelToken::new());
+        assert!(
+            interrupted.may_end() && interrupted.check(at).unwrap_err().to_string().contains("cancelled")
+        );
+        let early = Watch::new(RunOptions::new().interrupt(|| false), CancelToken::new());
+        assert!(early.may_end() && early.check(at).is_ok());
         let early = Watch::new(RunOptions::new().time_limit(Duration::from_secs(60)), CancelToken::new());
         assert!(early.check(at).is_ok());
     }
