@@ -128,6 +128,70 @@ typedef struct onepool_tensor_info {
 } onepool_tensor_info;
 #define ONEPOOL_TENSOR_INFO_INIT { sizeof(onepool_tensor_info), 0, 0, 0, { 0 }, 0 }
 
+/* ---- Frames: pictures as cameras, decoders and screens hold them ---------------------------------------------------- */
+
+/* Names are those of GStreamer and V4L2. */
+typedef enum onepool_format {
+    ONEPOOL_FORMAT_GRAY8 = 1,
+    ONEPOOL_FORMAT_RGB8 = 2,
+    ONEPOOL_FORMAT_BGR8 = 3,
+    ONEPOOL_FORMAT_RGBA8 = 4,
+    ONEPOOL_FORMAT_BGRA8 = 5,
+    ONEPOOL_FORMAT_YUYV = 6, /* 4:2:2 in one plane: Y, U, Y, V */
+    ONEPOOL_FORMAT_UYVY = 7,
+    ONEPOOL_FORMAT_NV12 = 8, /* 4:2:0 in two planes: Y; U and V in turns */
+    ONEPOOL_FORMAT_NV21 = 9, /* with V before U */
+    ONEPOOL_FORMAT_I420 = 10, /* 4:2:0 in three planes */
+    ONEPOOL_FORMAT_P010 = 11 /* as NV12, 10 bits in the upper bits of little-endian 16-bit words */
+} onepool_format;
+
+enum { ONEPOOL_MATRIX_BT709 = 0, ONEPOOL_MATRIX_BT601 = 1, ONEPOOL_MATRIX_BT2020 = 2 };
+/* USUAL: limited for luma and chroma, else full. */
+enum { ONEPOOL_RANGE_USUAL = 0, ONEPOOL_RANGE_LIMITED = 1, ONEPOOL_RANGE_FULL = 2 };
+enum { ONEPOOL_FILTER_BILINEAR = 0, ONEPOOL_FILTER_NEAREST = 1 };
+/* OF_MODEL: as the shape of the tensor tells. */
+enum { ONEPOOL_LAYOUT_OF_MODEL = 0, ONEPOOL_LAYOUT_NCHW = 1, ONEPOOL_LAYOUT_NHWC = 2 };
+/* OF_MODEL: gray, RGB or RGBA by their number. */
+enum {
+    ONEPOOL_CHANNELS_OF_MODEL = 0,
+    ONEPOOL_CHANNELS_GRAY = 1,
+    ONEPOOL_CHANNELS_RGB = 2,
+    ONEPOOL_CHANNELS_BGR = 3,
+    ONEPOOL_CHANNELS_RGBA = 4,
+    ONEPOOL_CHANNELS_BGRA = 5
+};
+
+/* An input or output of a model that is a frame. The first kernel of a run reads it where it lies, the last one writes it
+ * there. The session has an input or output of bytes (ONEPOOL_UINT8) in its place, with its name; where the frame lies in
+ * several memories, each is one, named "image:0", "image:1" and so on. Of an output only the pixels of `crop` change.
+ * A description that is wrong is INVALID_ARGUMENT when the session is opened. */
+typedef struct onepool_frame {
+    size_t struct_size;
+    const char *name;
+    uint32_t is_output;       /* 0: an input, 1: an output */
+    uint32_t format;          /* ONEPOOL_FORMAT_... */
+    uint32_t width, height;   /* in pixels, at most 16384 */
+    const uint64_t *strides;  /* bytes from row to row, of each plane; null: rows without padding */
+    const uint64_t *offsets;  /* bytes to the first pixel, of each plane; null: planes one after the other */
+    const uint32_t *memories; /* the memory that each plane lies in, numbered from 0; null: all in one */
+    size_t plane_count;       /* entries of the lists above that are not null: as many as the format has planes */
+    uint32_t matrix;          /* ONEPOOL_MATRIX_... */
+    uint32_t range;           /* ONEPOOL_RANGE_... */
+    uint32_t crop[4];         /* x, y, width, height of the rectangle that the tensor is of; zeros: the whole frame */
+    uint32_t size[2];         /* width and height of the tensor where the model leaves them open; zeros: as `crop` */
+    uint32_t filter;          /* ONEPOOL_FILTER_...: how the rectangle is scaled to the tensor */
+    uint32_t layout;          /* ONEPOOL_LAYOUT_... */
+    uint32_t channels;        /* ONEPOOL_CHANNELS_... */
+    uint32_t reserved;        /* 0 */
+    /* A number of the tensor is (value * scale - mean) / std_dev of a value from 0 to 255. */
+    const float *scale;   /* one number, or null: 1/255 */
+    const float *mean;    /* one for all channels or one for each, or null: 0 */
+    const float *std_dev; /* as many, or null: 1 */
+    size_t mean_count;    /* entries of `mean` and of `std_dev` */
+} onepool_frame;
+#define ONEPOOL_FRAME_INIT \
+    { sizeof(onepool_frame), NULL, 0, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, { 0, 0, 0, 0 }, { 0, 0 }, 0, 0, 0, 0, NULL, NULL, NULL, 0 }
+
 /* ---- Sessions: a model made ready on devices ------------------------------------------------------------------------ */
 
 typedef struct onepool_session onepool_session;
@@ -152,8 +216,10 @@ typedef struct onepool_session_options {
     uint32_t strict;      /* 1: a copy of a bound tensor by the CPU is ONEPOOL_ERROR_STRICT */
     uint32_t no_fallback; /* 1: an operator that no device of the list has is ONEPOOL_ERROR_MODEL */
     uint32_t reserved;    /* 0 */
+    const onepool_frame *frames; /* inputs and outputs that are frames; all entries have the same struct_size */
+    size_t frame_count;          /* at most 256 */
 } onepool_session_options;
-#define ONEPOOL_SESSION_OPTIONS_INIT { sizeof(onepool_session_options), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0 }
+#define ONEPOOL_SESSION_OPTIONS_INIT { sizeof(onepool_session_options), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, 0 }
 
 /* Opens a model file (ONNX, or the graph JSON of TVM beside its .params) on devices. `options` may be null. Takes seconds.
  * Errors: MODEL, NO_DEVICE, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
@@ -244,8 +310,12 @@ typedef struct onepool_memory {
      * more. It is not called where the call that was given the memory fails. It must not throw, and not call this library. */
     void (*release)(void *user);
     void *user;
+    /* Of an output of a new binding: the input that is the same memory, which has no entry of its own; or null. The model
+     * writes the elements that change and moves no others, as for a cache of keys and values; where it cannot, that is
+     * INVALID_ARGUMENT. Memory of kind OWN begins as zeros and keeps its elements between runs. */
+    const char *updates;
 } onepool_memory;
-#define ONEPOOL_MEMORY_INIT { sizeof(onepool_memory), NULL, 0, 0, NULL, 0, NULL, 0, NULL, NULL, 0, NULL, NULL }
+#define ONEPOOL_MEMORY_INIT { sizeof(onepool_memory), NULL, 0, 0, NULL, 0, NULL, 0, NULL, NULL, 0, NULL, NULL, NULL }
 
 /* Type and shape that output `name` would have for inputs of these shapes; nothing is imported, values are read where shapes
  * depend on them. Errors: as onepool_binding_create; NOT_RUN where only a run can tell. */
@@ -269,7 +339,7 @@ onepool_status onepool_binding_create(onepool_session *session, const onepool_me
 /* Frees a binding, after waiting for a run or call that is under way. Then no device touches its memory. */
 onepool_status onepool_binding_free(onepool_binding *binding);
 
-/* Other memory of the same shape for one input or output. What was bound before stays imported, so that going back to it
+/* Other memory of the same shape for one input or output; for an output that updates an input, for both. What was bound before stays imported, so that going back to it
  * costs little: up to 8 sets, until the binding is freed. Errors: as onepool_binding_create. */
 onepool_status onepool_binding_rebind_input(onepool_binding *binding, const onepool_memory *memory);
 onepool_status onepool_binding_rebind_output(onepool_binding *binding, const onepool_memory *memory);
@@ -377,6 +447,93 @@ onepool_status onepool_run_cancel(onepool_run *run);
 
 /* Forgets a run, which goes on if it is not over. */
 onepool_status onepool_run_free(onepool_run *run);
+
+/* ---- Text from language models --------------------------------------------------------------------------------------- */
+
+typedef struct onepool_generator onepool_generator;
+
+/* Opens a language model on devices: a GGUF file, or a folder with an ONNX graph, its settings (genai_config.json, or
+ * config.json) and tokenizer.json. `options` may be null, and have no frames. `context` is how many tokens a prompt and its
+ * text may have together; 0: as many as the settings say, at most 4096. Takes seconds.
+ * Errors: MODEL, NO_DEVICE, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
+onepool_status onepool_generator_open(const char *path, const onepool_session_options *options, size_t context,
+                                      onepool_generator **generator);
+
+/* Frees a generator. A text that is on its way goes on to its end. */
+onepool_status onepool_generator_free(onepool_generator *generator);
+
+/* How many tokens a prompt and its text may have together. */
+onepool_status onepool_generator_context(onepool_generator *generator, size_t *tokens);
+
+/* One message of a chat. */
+typedef struct onepool_message {
+    size_t struct_size;
+    const char *role; /* "system", "user", "assistant" */
+    const char *content;
+} onepool_message;
+#define ONEPOOL_MESSAGE_INIT { sizeof(onepool_message), NULL, NULL }
+
+/* A prompt, of which there is one of three, and how a text is made. Settings that are null are the model's. */
+typedef struct onepool_generate_options {
+    size_t struct_size;
+    const char *text;                /* the prompt as it is, or null */
+    const onepool_message *messages; /* for the model's chat template */
+    size_t message_count;
+    const uint32_t *tokens;
+    size_t token_count;
+    size_t max_tokens;               /* the most new tokens; 0: as many as there is room for */
+    const float *temperature;        /* 0: always the most likely token */
+    const uint64_t *top_k;           /* one of so many most likely tokens; 0: of all */
+    const float *top_p;              /* of those that have this share of the probability together */
+    const float *min_p;              /* of those that have this share of the most likely one's probability */
+    const float *repetition_penalty; /* above 1: tokens that were there are less likely */
+    uint64_t seed;                   /* equal prompts, settings and seeds give equal texts on a device */
+    const char *const *stop;         /* strings that end the text and are no part of it */
+    size_t stop_count;
+    uint32_t ignore_end;             /* 1: it goes on after a token that ends texts */
+    uint32_t reserved;               /* 0 */
+    onepool_cancel *cancel;          /* ends it early; or null */
+} onepool_generate_options;
+#define ONEPOOL_GENERATE_OPTIONS_INIT \
+    { sizeof(onepool_generate_options), NULL, NULL, 0, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, 0, 0, NULL }
+
+/* Why a text ended: by a token that ends texts, a string of `stop`, `max_tokens`, a full cache, a token of cancellation or
+ * the callback. */
+typedef enum onepool_finish {
+    ONEPOOL_FINISH_END = 0,
+    ONEPOOL_FINISH_STOP = 1,
+    ONEPOOL_FINISH_LENGTH = 2,
+    ONEPOOL_FINISH_CONTEXT = 3,
+    ONEPOOL_FINISH_CANCELLED = 4
+} onepool_finish;
+
+/* A text that was made. */
+typedef struct onepool_generated {
+    size_t struct_size;
+    size_t tokens;          /* new ones, without the one that ended it */
+    size_t prompt_tokens;
+    uint32_t finish;        /* onepool_finish */
+    uint32_t reserved;
+    uint64_t prepare_ns;    /* what planning took */
+    uint64_t prompt_ns;     /* what the prompt took */
+    uint64_t generation_ns; /* what the tokens after the first one took */
+} onepool_generated;
+#define ONEPOOL_GENERATED_INIT { sizeof(onepool_generated), 0, 0, 0, 0, 0, 0, 0 }
+
+/* Called with the text as it comes, after each token that makes some: `bytes` bytes of whole characters in UTF-8, without a
+ * zero byte at the end, which live for the call. 0: go on; else the text ends. It is called by the thread that called
+ * onepool_generate. It must not use the generator, and must not throw. */
+typedef uint32_t (*onepool_text_callback)(void *user, const char *piece, size_t bytes);
+
+/* Makes a text and returns at its end. `generated` may be null. A text that was cancelled is ONEPOOL_OK, and its `finish` says
+ * so. After an error the text so far was told, and the generator can be used again. One text at a time.
+ * Errors: BUSY, MODEL, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
+onepool_status onepool_generate(onepool_generator *generator, const onepool_generate_options *options,
+                                onepool_text_callback callback, void *user, onepool_generated *generated);
+
+/* The tokens of a prompt: how many there are, and as many of them as there is `room` for. Errors: BUSY, MODEL. */
+onepool_status onepool_generator_tokens(onepool_generator *generator, const onepool_generate_options *options,
+                                        uint32_t *tokens, size_t room, size_t *count);
 
 /* ---- DLPack --------------------------------------------------------------------------------------------------------- */
 

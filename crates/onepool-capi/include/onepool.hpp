@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -94,7 +95,47 @@ struct Options {
     std::uint32_t threads = 0;
     bool strict = false;
     bool fallback = true;
+    /// Inputs and outputs that are frames. What they point to stays as long as the options are used.
+    std::vector<onepool_frame> frames = {};
 };
+
+/// A frame without padding, all else as onepool.h says; set what differs.
+inline onepool_frame frame(const char *name, bool is_output, onepool_format format, std::uint32_t width, std::uint32_t height) {
+    onepool_frame raw = ONEPOOL_FRAME_INIT;
+    raw.name = name;
+    raw.is_output = is_output ? 1 : 0;
+    raw.format = static_cast<std::uint32_t>(format);
+    raw.width = width;
+    raw.height = height;
+    return raw;
+}
+
+namespace detail {
+/// Options as C takes them, for as long as both live.
+struct RawOptions {
+    explicit RawOptions(const Options &given) {
+        for (const std::string &device : given.devices) {
+            devices.push_back(device.c_str());
+        }
+        options.devices = devices.data();
+        options.device_count = devices.size();
+        options.cache_dir = given.cache_dir.empty() ? nullptr : given.cache_dir.c_str();
+        options.copy_threshold = given.copy_threshold ? &*given.copy_threshold : nullptr;
+        options.precision = given.half_precision ? ONEPOOL_PRECISION_F16 : ONEPOOL_PRECISION_F32;
+        options.placement = given.automatic_placement ? ONEPOOL_PLACEMENT_AUTO : ONEPOOL_PLACEMENT_MANUAL;
+        options.threads = given.threads;
+        options.strict = given.strict ? 1 : 0;
+        options.no_fallback = given.fallback ? 0 : 1;
+        options.frames = given.frames.data();
+        options.frame_count = given.frames.size();
+    }
+    RawOptions(const RawOptions &) = delete;
+    RawOptions &operator=(const RawOptions &) = delete;
+
+    std::vector<const char *> devices = {};
+    onepool_session_options options = ONEPOOL_SESSION_OPTIONS_INIT;
+};
+} // namespace detail
 
 /// Type and shape of a tensor.
 struct TensorInfo {
@@ -220,6 +261,12 @@ class Memory {
         return std::move(*this);
     }
 
+    /// Of an output: the input that is the same memory, and has no entry of its own.
+    Memory updates(std::string input) && {
+        updates_ = std::move(input);
+        return std::move(*this);
+    }
+
     /// As C takes it, for as long as this lives.
     onepool_memory c() const {
         static const std::int64_t none = 0;
@@ -235,6 +282,7 @@ class Memory {
         if (strides_) {
             raw.strides = strides_->empty() ? &none : strides_->data();
         }
+        raw.updates = updates_ ? updates_->c_str() : nullptr;
         return raw;
     }
 
@@ -243,6 +291,7 @@ class Memory {
     std::string name_;
     std::optional<std::vector<std::int64_t>> dims_ = {};
     std::optional<std::vector<std::int64_t>> strides_ = {};
+    std::optional<std::string> updates_ = {};
     onepool_memory raw_ = ONEPOOL_MEMORY_INIT;
 };
 
@@ -442,22 +491,9 @@ class Session {
     explicit Session(onepool_session *handle) : handle_(handle) {}
 
     template <typename F> static Session make(const Options &options, F open) {
-        std::vector<const char *> devices;
-        for (const std::string &device : options.devices) {
-            devices.push_back(device.c_str());
-        }
-        onepool_session_options raw = ONEPOOL_SESSION_OPTIONS_INIT;
-        raw.devices = devices.data();
-        raw.device_count = devices.size();
-        raw.cache_dir = options.cache_dir.empty() ? nullptr : options.cache_dir.c_str();
-        raw.copy_threshold = options.copy_threshold ? &*options.copy_threshold : nullptr;
-        raw.precision = options.half_precision ? ONEPOOL_PRECISION_F16 : ONEPOOL_PRECISION_F32;
-        raw.placement = options.automatic_placement ? ONEPOOL_PLACEMENT_AUTO : ONEPOOL_PLACEMENT_MANUAL;
-        raw.threads = options.threads;
-        raw.strict = options.strict ? 1 : 0;
-        raw.no_fallback = options.fallback ? 0 : 1;
+        const detail::RawOptions raw(options);
         onepool_session *handle = nullptr;
-        check(open(&raw, &handle));
+        check(open(&raw.options, &handle));
         return Session(handle);
     }
     template <typename C, typename G> std::vector<IoInfo> ios(C count_of, G io_of) const {
@@ -488,6 +524,116 @@ class Session {
         return all;
     }
     detail::Owner<onepool_session, onepool_session_free> handle_;
+};
+
+/// One message of a chat.
+struct Message {
+    std::string role, content;
+};
+
+/// How a text is made. What is not set is as the model's settings say.
+struct TextOptions {
+    std::size_t max_tokens = 0;
+    std::optional<float> temperature = {};
+    std::optional<std::uint64_t> top_k = {};
+    std::optional<float> top_p = {};
+    std::optional<float> min_p = {};
+    std::optional<float> repetition_penalty = {};
+    std::uint64_t seed = 0;
+    std::vector<std::string> stop = {};
+    bool ignore_end = false;
+    const Cancel *cancel = nullptr;
+};
+
+/// A text that was made.
+struct Generated {
+    std::string text = {};
+    onepool_generated numbers = ONEPOOL_GENERATED_INIT;
+};
+
+/// A language model made ready on devices, with the cache of one text.
+class Generator {
+  public:
+    /// Called with each piece of text; false ends it. What it throws ends the text and is thrown again.
+    using Told = std::function<bool(const std::string &piece)>;
+
+    explicit Generator(const std::string &path, const Options &options = {}, std::size_t context = 0) {
+        const detail::RawOptions raw(options);
+        onepool_generator *handle = nullptr;
+        check(onepool_generator_open(path.c_str(), &raw.options, context, &handle));
+        handle_.reset(handle);
+    }
+    std::size_t context() const {
+        std::size_t tokens = 0;
+        check(onepool_generator_context(handle_.get(), &tokens));
+        return tokens;
+    }
+    /// Goes on from a text.
+    Generated generate(const std::string &prompt, const TextOptions &options = {}, const Told &told = {}) {
+        onepool_generate_options raw = ONEPOOL_GENERATE_OPTIONS_INIT;
+        raw.text = prompt.c_str();
+        return make(raw, options, told);
+    }
+    /// Answers in a chat.
+    Generated generate(const std::vector<Message> &chat, const TextOptions &options = {}, const Told &told = {}) {
+        std::vector<onepool_message> messages;
+        for (const Message &message : chat) {
+            messages.push_back({sizeof(onepool_message), message.role.c_str(), message.content.c_str()});
+        }
+        onepool_generate_options raw = ONEPOOL_GENERATE_OPTIONS_INIT;
+        raw.messages = messages.data();
+        raw.message_count = messages.size();
+        return make(raw, options, told);
+    }
+    onepool_generator *get() const noexcept { return handle_.get(); }
+
+  private:
+    struct Telling {
+        const Told &told;
+        std::string text = {};
+        std::exception_ptr thrown = {};
+    };
+
+    static std::uint32_t tell(void *user, const char *piece, std::size_t bytes) noexcept {
+        auto *telling = static_cast<Telling *>(user);
+        try {
+            const std::string part(piece, bytes);
+            telling->text += part;
+            return !telling->told || telling->told(part) ? 0 : 1;
+        } catch (...) {
+            telling->thrown = std::current_exception();
+            return 1;
+        }
+    }
+    template <typename T> static const T *address(const std::optional<T> &value) { return value ? &*value : nullptr; }
+
+    Generated make(onepool_generate_options &raw, const TextOptions &options, const Told &told) {
+        std::vector<const char *> stop;
+        for (const std::string &text : options.stop) {
+            stop.push_back(text.c_str());
+        }
+        raw.max_tokens = options.max_tokens;
+        raw.temperature = address(options.temperature);
+        raw.top_k = address(options.top_k);
+        raw.top_p = address(options.top_p);
+        raw.min_p = address(options.min_p);
+        raw.repetition_penalty = address(options.repetition_penalty);
+        raw.seed = options.seed;
+        raw.stop = stop.data();
+        raw.stop_count = stop.size();
+        raw.ignore_end = options.ignore_end ? 1 : 0;
+        raw.cancel = options.cancel ? options.cancel->get() : nullptr;
+        Telling telling{told};
+        Generated made;
+        const onepool_status status = onepool_generate(handle_.get(), &raw, &Generator::tell, &telling, &made.numbers);
+        if (telling.thrown) {
+            std::rethrow_exception(telling.thrown);
+        }
+        check(status);
+        made.text = std::move(telling.text);
+        return made;
+    }
+    detail::Owner<onepool_generator, onepool_generator_free> handle_;
 };
 
 } // namespace onepool

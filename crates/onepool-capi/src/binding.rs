@@ -181,6 +181,10 @@ fn rebind(binding: Handle, memory: In<Memory>, side: Side) -> Status {
         let memory = memory.required("memory")?;
         let mut holds = Holds::default();
         let bound = bound(&memory, session.declared(side), side, "memory", &mut holds)?;
+        if bound.updates.is_some() {
+            let problem = "is for new bindings: what was bound as one stays one";
+            return Err(Failure::argument("memory.updates", problem));
+        }
         match side {
             Side::Input => binding.rebind_input(&bound.name, bound.memory)?,
             Side::Output => binding.rebind_output(&bound.name, bound.memory)?,

@@ -26,11 +26,16 @@ pub(crate) fn options(
     if options.time_limit_ns > 0 {
         run = run.time_limit(Duration::from_nanos(options.time_limit_ns));
     }
-    if options.cancel.is_null() {
-        return Ok(Some((run, None)));
+    let token = token(options.cancel, "options.cancel")?;
+    if let Some(token) = &token {
+        run = run.cancel(token);
     }
-    let token = options.cancel.get::<Cancel>("options.cancel")?.0.clone();
-    Ok(Some((run.cancel(&token), Some(token))))
+    Ok(Some((run, token)))
+}
+
+/// The token of a handle that may be null.
+pub(crate) fn token(cancel: Handle, argument: &str) -> Result<Option<CancelToken>, Failure> {
+    if cancel.is_null() { Ok(None) } else { Ok(Some(cancel.get::<Cancel>(argument)?.0.clone())) }
 }
 
 /// `onepool_cancel_create` of the header.

@@ -13,6 +13,8 @@ pub mod binding;
 mod caller;
 pub mod cancel;
 pub mod dlpack;
+pub mod frame;
+pub mod generate;
 pub mod handle;
 mod io;
 pub mod memory;

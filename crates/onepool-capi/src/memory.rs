@@ -62,6 +62,8 @@ pub(crate) struct Bound {
     pub(crate) shape: Option<Shape>,
     /// The tensor, where it is given by value.
     pub(crate) tensor: Option<Tensor>,
+    /// The input that is the same memory.
+    pub(crate) updates: Option<String>,
 }
 
 /// Reads one `onepool_memory`; `argument` is what messages call it.
@@ -78,6 +80,10 @@ pub(crate) fn bound(
     let mut shape = shape_of(given, &name, argument)?;
     if given.release.is_some() && given.kind != POINTER {
         return Err(Failure::argument(&field("release"), "is for memory of kind POINTER alone"));
+    }
+    let updates = given.updates.optional(&field("updates"))?;
+    if updates.is_some() && side == Side::Input {
+        return Err(Failure::argument(&field("updates"), "is for outputs: it names their input"));
     }
     if given.bytes > isize::MAX as usize {
         return Err(Failure::argument(
@@ -152,7 +158,7 @@ pub(crate) fn bound(
         Some(shape) => memory.shape(shape.clone()),
         None => memory,
     };
-    Ok(Bound { name, memory, dtype, shape, tensor })
+    Ok(Bound { name, memory, dtype, shape, tensor, updates })
 }
 
 fn shape_of(given: &types::Memory, name: &str, argument: &str) -> Result<Option<Shape>, Failure> {
@@ -208,7 +214,13 @@ pub(crate) fn builder(
         let bound = bound(given, declared_outputs, Side::Output, &argument, &mut holds)?;
         twice(&format!("output {}", bound.name), argument)?;
         expected.push((bound.name.clone(), bound.dtype, bound.shape));
-        builder = builder.output(bound.name, bound.memory);
+        builder = match bound.updates {
+            None => builder.output(bound.name, bound.memory),
+            Some(input) => {
+                twice(&format!("input {input}"), format!("outputs[{i}].updates"))?;
+                builder.update(input, bound.name, bound.memory)
+            }
+        };
     }
     Ok((builder, holds))
 }

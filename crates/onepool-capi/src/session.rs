@@ -11,6 +11,7 @@ use onepool::{Session, loader};
 
 use crate::arg::{In, Out, Text, flag, null};
 use crate::caller::Side;
+use crate::frame::with_frames;
 use crate::handle::{Handle, Object, free, publish};
 use crate::io::{Declared, text};
 use crate::memory::builder;
@@ -57,7 +58,7 @@ impl SessionObject {
     }
 }
 
-fn options(options: In<SessionOptions>) -> Result<SessionBuilder, Failure> {
+pub(crate) fn options(options: In<SessionOptions>) -> Result<SessionBuilder, Failure> {
     let mut builder = Session::builder();
     let Some(options) = options.optional("options")? else { return Ok(builder) };
     let devices = options.devices.values(options.device_count, MOST_DEVICES, "options.devices")?;
@@ -83,6 +84,7 @@ fn options(options: In<SessionOptions>) -> Result<SessionBuilder, Failure> {
     if options.reserved != 0 {
         return Err(unknown("options.reserved", options.reserved));
     }
+    builder = with_frames(builder, options.frames, options.frame_count)?;
     let fallback = !flag(options.no_fallback, "options.no_fallback")?;
     Ok(builder.strict(flag(options.strict, "options.strict")?).fallback(fallback))
 }

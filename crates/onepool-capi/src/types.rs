@@ -6,6 +6,7 @@ use onepool::memory::import::{Path, ReadWrite};
 use onepool::{DType, TensorInfo};
 
 use crate::arg::{In, Structure, Text};
+use crate::frame::Frame;
 use crate::handle::Handle;
 use crate::status::{Failure, Status};
 
@@ -123,6 +124,10 @@ pub struct SessionOptions {
     pub no_fallback: u32,
     /// Zero.
     pub reserved: u32,
+    /// Inputs and outputs that are frames.
+    pub frames: In<Frame>,
+    /// How many.
+    pub frame_count: usize,
 }
 
 // SAFETY: `repr(C)`, begins with its size, holds numbers and pointers that may be anything.
@@ -213,6 +218,8 @@ pub struct Memory {
     pub release: Option<extern "C" fn(*mut c_void)>,
     /// Its argument.
     pub user: *mut c_void,
+    /// Of an output, the input that is the same memory.
+    pub updates: Text,
 }
 
 // SAFETY: as above; a function pointer is null or an address that nothing follows before the caller's promise holds.

@@ -10,6 +10,8 @@ use std::fs;
 use std::mem::offset_of;
 
 use onepool::dlpack::{DlTensor, ManagedTensor};
+use onepool_capi::frame::{CHANNELS, FILTERS, FORMATS, Frame, LAYOUTS, MATRICES, RANGES};
+use onepool_capi::generate::{ChatMessage, FINISHES, GeneratedC, TextOptions};
 use onepool_capi::run::FOREVER;
 use onepool_capi::status::Status;
 use onepool_capi::types::{
@@ -55,8 +57,8 @@ fn functions_of_the_header_are_the_symbols_of_the_library() {
     let symbols: BTreeSet<&str> = symbols.iter().map(|name| name.split('@').next().unwrap()).collect();
     assert_eq!(declared, symbols, "the header's and the library's");
     // Each of them is given bad input, and each is said to be by its documentation.
-    let programs =
-        ["bad_input.c"].map(|name| fs::read_to_string(folder().join("tests/c").join(name)).unwrap());
+    let programs = ["bad_input.c", "generate.c"]
+        .map(|name| fs::read_to_string(folder().join("tests/c").join(name)).unwrap());
     let untested: Vec<_> = declared
         .iter()
         .filter(|name| !programs.iter().any(|text| text.contains(&format!("{name}("))))
@@ -83,6 +85,13 @@ fn structures_and_numbers_are_those_of_rust() {
         .chain(ACCESSES.iter().map(|(n, name, _)| (*n, *name)))
         .chain(KINDS.iter().copied())
         .chain(NUMBERS.iter().copied())
+        .chain(FINISHES.iter().copied())
+        .chain(FORMATS.iter().map(|(n, name, _)| (*n, *name)))
+        .chain(MATRICES.iter().map(|(n, name, _)| (*n, *name)))
+        .chain(RANGES.iter().map(|(n, name, _)| (*n, *name)))
+        .chain(FILTERS.iter().map(|(n, name, _)| (*n, *name)))
+        .chain(LAYOUTS.iter().map(|(n, name, _)| (*n, *name)))
+        .chain(CHANNELS.iter().map(|(n, name, _)| (*n, *name)))
         .chain([(MAX_RANK as u32, "ONEPOOL_MAX_RANK")]);
     numbers.for_each(|(value, name)| number(&mut c, name, value.into()));
     number(&mut c, "ONEPOOL_FOREVER", FOREVER);
@@ -109,7 +118,70 @@ fn structures_and_numbers_are_those_of_rust() {
         threads,
         strict,
         no_fallback,
-        reserved
+        reserved,
+        frames,
+        frame_count
+    );
+    structure!(
+        Frame,
+        "onepool_frame",
+        struct_size,
+        name,
+        is_output,
+        format,
+        width,
+        height,
+        strides,
+        offsets,
+        memories,
+        plane_count,
+        matrix,
+        range,
+        crop,
+        size,
+        filter,
+        layout,
+        channels,
+        reserved,
+        scale,
+        mean,
+        std_dev,
+        mean_count
+    );
+    structure!(ChatMessage, "onepool_message", struct_size, role, content);
+    structure!(
+        TextOptions,
+        "onepool_generate_options",
+        struct_size,
+        text,
+        messages,
+        message_count,
+        tokens,
+        token_count,
+        max_tokens,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        repetition_penalty,
+        seed,
+        stop,
+        stop_count,
+        ignore_end,
+        reserved,
+        cancel
+    );
+    structure!(
+        GeneratedC,
+        "onepool_generated",
+        struct_size,
+        tokens,
+        prompt_tokens,
+        finish,
+        reserved,
+        prepare_ns,
+        prompt_ns,
+        generation_ns
     );
     structure!(IoInfo, "onepool_io_info", struct_size, name, dtype, has_shape, rank, dims, symbols);
     structure!(TensorInfoC, "onepool_tensor_info", struct_size, dtype, reserved, rank, dims, bytes);
@@ -128,7 +200,8 @@ fn structures_and_numbers_are_those_of_rust() {
         strides,
         rank,
         release,
-        user
+        user,
+        updates
     );
     structure!(
         Verdict,
@@ -172,7 +245,7 @@ fn structures_and_numbers_are_those_of_rust() {
         words(&header, "ONEPOOL_").into_iter().filter(ours).map(str::to_owned).collect();
     assert_eq!(all, named);
     let sizes = header.matches("size_t struct_size;").count();
-    assert_eq!(sizes, 6, "a structure of the header is not compared");
+    assert_eq!(sizes, 10, "a structure of the header is not compared");
 }
 
 #[test]

@@ -5,22 +5,99 @@
 mod support;
 
 use std::fs;
-use std::path::Path;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
-use onepool::{Session, Tensor};
+use onepool::frame::{Channels, ColorMatrix, ColorRange, FrameSpec, PixelFormat, TensorLayout};
+use onepool::generate::{GenerateOptions, Generator, ModelFolder, Prompt};
+use onepool::{HostRegion, Memory, Session, Tensor};
 use support::{Build, CFLAGS, CXXFLAGS, SANITIZE, folder, run};
 
 const DEVICES: [&str; 2] = ["cpu", "sim"];
 
 /// Builds a program of `tests/c` and runs it on each device.
 fn program(name: &str, compiler: &str, flags: &[&str], sanitize: bool) {
+    program_on(&support::model(), name, compiler, flags, sanitize);
+}
+
+/// The same on another model. What it said on each device.
+fn program_on(model: &Path, name: &str, compiler: &str, flags: &[&str], sanitize: bool) -> [String; 2] {
     let (dir, file) = (tempfile::tempdir().unwrap(), folder().join("tests/c").join(name));
     let build = Build { compiler, flags, sanitize, linked: true };
     let program = build.program(&file, dir.path());
-    for device in DEVICES {
-        let said = run(&[program.to_str().unwrap(), support::model().to_str().unwrap(), device]);
+    DEVICES.map(|device| {
+        let said = run(&[program.to_str().unwrap(), model.to_str().unwrap(), device]);
         let name = name.split_once('.').unwrap().0;
         assert!(said.contains(&format!("all of {name} passed")), "{said}");
+        said
+    })
+}
+
+fn llm() -> PathBuf {
+    folder().join("../../models/tiny_llm/fixed")
+}
+
+#[test]
+fn caches_are_updated_in_place() {
+    let model = llm().join("model.onnx");
+    program_on(&model, "caches.c", "gcc", CFLAGS, true);
+    program_on(&model, "caches.c", "clang", CFLAGS, false);
+}
+
+#[test]
+fn text_is_what_rust_makes() {
+    let said = [
+        program_on(&llm(), "generate.c", "gcc", CFLAGS, true),
+        program_on(&llm(), "generate.c", "clang", CFLAGS, false),
+    ];
+    for (device, said) in DEVICES.iter().zip(said[0].iter()).chain(DEVICES.iter().zip(said[1].iter())) {
+        let folder = ModelFolder::open(llm()).unwrap();
+        let session = Session::builder().model(folder.graph()).device(*device).build().unwrap();
+        let mut generator = Generator::new(folder, session, None).unwrap();
+        let options =
+            GenerateOptions { max_tokens: Some(20), ignore_end: true, ..GenerateOptions::default() };
+        let told = |_: &str| ControlFlow::Continue(());
+        let made = generator.generate(Prompt::Text("Hello"), &options, told).unwrap();
+        assert!(!made.text.is_empty() && said.contains(&format!("text {}\n", made.text)), "{said}");
+    }
+}
+
+/// Bytes in no order, as the programs make them.
+fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
+    (0..bytes as u64).map(|i| ((i + seed).wrapping_mul(2_654_435_761) >> 7) as u8).collect()
+}
+
+/// The film of `frames.c` in Rust: the hash of what it shows.
+fn film(device: &str) -> u64 {
+    let (width, height, stride) = (64usize, 48usize, 96u64);
+    let camera = FrameSpec::new(PixelFormat::Nv12, width as u32, height as u32)
+        .strides([stride, stride])
+        .separate()
+        .matrix(ColorMatrix::Bt601)
+        .range(ColorRange::Full);
+    let screen = FrameSpec::new(PixelFormat::Bgra8, 128, 128).crop(32, 16, width as u32, height as u32);
+    let screen = screen.channels(Channels::Rgb).layout(TensorLayout::Nchw);
+    let builder = Session::builder().model(support::model()).device(device).copy_threshold(0);
+    let session = builder.frame_input("noisy", camera).frame_output("clean", screen).build().unwrap();
+    let planes = [pattern(stride as usize * height, 0), pattern(stride as usize * height / 2, 1 << 20)];
+    let memories = planes.map(|plane| Memory::region(&HostRegion::from_bytes(&plane).unwrap().into_shared()));
+    let shown = HostRegion::new(128 * 128 * 4).unwrap().into_shared();
+    let bound = session.bind().input_memories("noisy", memories).output("clean", Memory::region(&shown));
+    bound.build().unwrap().run().unwrap();
+    let shown = shown.read().unwrap();
+    let rows = (16..16 + height).flat_map(|y| &shown[(y * 128 + 32) * 4..(y * 128 + 32 + width) * 4]);
+    rows.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[test]
+fn frames_are_what_rust_makes() {
+    let said = [
+        program_on(&support::model(), "frames.c", "gcc", CFLAGS, true),
+        program_on(&support::model(), "frames.c", "clang", CFLAGS, false),
+    ];
+    for (device, said) in DEVICES.iter().zip(said[0].iter()).chain(DEVICES.iter().zip(said[1].iter())) {
+        let expected = format!("hash {:016x}\n", film(device));
+        assert!(said.contains(&expected), "{device}: {said}, expected {expected}");
     }
 }
 
@@ -58,7 +135,12 @@ fn the_wrapper_for_cpp() {
 #[test]
 fn valgrind_finds_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    for (name, size) in [("memory.c", "-DEDGE=16"), ("bad_input.c", "-DEDGE=64"), ("dlpack.c", "-DEDGE=16")] {
+    for (name, size) in [
+        ("memory.c", "-DEDGE=16"),
+        ("bad_input.c", "-DEDGE=64"),
+        ("dlpack.c", "-DEDGE=16"),
+        ("frames.c", "-DEDGE=16"),
+    ] {
         let flags: Vec<&str> = CFLAGS.iter().copied().chain([size]).collect();
         let build = Build { compiler: "gcc", flags: &flags, sanitize: false, linked: true };
         let program = build.program(&folder().join("tests/c").join(name), dir.path());

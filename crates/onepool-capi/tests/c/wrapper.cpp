@@ -127,6 +127,54 @@ void test(const std::string &model, const std::string &device) {
     const auto *data = reinterpret_cast<const unsigned char *>(bytes.data());
     const auto loaded = onepool::Session::load({data, bytes.size()}, options);
     CHECK(loaded.inputs()[0].name == "noisy");
+
+    // A picture of bytes.
+    onepool::Options framed = options;
+    framed.frames = {onepool::frame("noisy", false, ONEPOOL_FORMAT_GRAY8, 64, 64)};
+    framed.frames[0].channels = ONEPOOL_CHANNELS_RGB;
+    std::vector<std::uint8_t> gray(64 * 64, 51);
+    const auto with_frame = onepool::Session::open(model, framed);
+    auto from_bytes = with_frame.bind({onepool::Memory::span("noisy", onepool::Span<const std::uint8_t>(gray))}, {});
+    const std::vector<float> fifth(elements, 51.0f * (1.0f / 255.0f));
+    auto from_floats = session.bind({onepool::Memory::value("noisy", onepool::Span<const float>(fifth), dims)}, {});
+    from_bytes.run();
+    from_floats.run();
+    CHECK(from_bytes.get_output<float>("clean") == from_floats.get_output<float>("clean"));
+    framed.frames[0].format = 99;
+    CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] { onepool::Session::open(model, framed); }));
+    CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] {
+        session.bind({in()}, {onepool::Memory::own("clean").updates("noisy")});
+    }));
+
+    // Text.
+    const std::string folder = std::string(model).substr(0, std::string(model).rfind('/')) + "/tiny_llm/fixed";
+    onepool::Options plain;
+    plain.devices = options.devices;
+    onepool::Generator generator(folder, plain, 128);
+    CHECK(generator.context() == 128);
+    onepool::TextOptions text;
+    text.max_tokens = 12;
+    text.ignore_end = true;
+    std::string told;
+    const auto made = generator.generate("Hello", text, [&](const std::string &piece) {
+        told += piece;
+        return true;
+    });
+    CHECK(!told.empty() && told == made.text && made.numbers.tokens == 12);
+    text.temperature = 0.8f;
+    text.seed = 7;
+    CHECK(generator.generate("Hello", text).text == generator.generate("Hello", text).text);
+    CHECK(generator.generate({{"user", "Hello"}}, text).numbers.prompt_tokens > made.numbers.prompt_tokens);
+    text.temperature = -1.0f;
+    CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] { generator.generate("Hello", text); }));
+    text.temperature = 0.0f;
+    bool thrown = false;
+    try {
+        generator.generate("Hello", text, [](const std::string &) -> bool { throw std::runtime_error("mine"); });
+    } catch (const std::runtime_error &error) {
+        thrown = std::string(error.what()) == "mine";
+    }
+    CHECK(thrown);
 }
 
 } // namespace
