@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
-use crate::status::Failure;
+use crate::status::{Failure, Status};
 
 /// The most bytes that a structure of a later version may have.
 const MOST: usize = 4096;
@@ -196,4 +196,12 @@ pub(crate) fn flag(value: u32, argument: &str) -> Result<bool, Failure> {
         1 => Ok(true),
         other => Err(Failure::argument(argument, format!("is {other}, expected 0 or 1"))),
     }
+}
+
+/// An enumerator's number that is none of its kind.
+pub(crate) fn unknown(argument: &str, number: u32) -> Failure {
+    Failure::new(
+        Status::InvalidArgument,
+        format!("argument `{argument}` is {number}, which is none of its values"),
+    )
 }

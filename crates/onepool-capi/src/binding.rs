@@ -9,7 +9,7 @@ use onepool::plan::PlannedIo;
 use onepool::session::{Binding, SessionError};
 use onepool::{DType, Shape};
 
-use crate::arg::{In, Out, Text, null};
+use crate::arg::{In, Out, Text, null, unknown};
 use crate::caller::Side;
 use crate::cancel::options;
 use crate::dlpack;
@@ -18,7 +18,7 @@ use crate::memory::{Holds, bound, builder};
 use crate::region::View;
 use crate::session::SessionObject;
 use crate::status::{Failure, Status, guard};
-use crate::types::{Memory, RunOptions, TensorInfoC, VALUE, unknown};
+use crate::types::{Memory, RunOptions, TensorInfoC, VALUE};
 use crate::verdicts::Verdicts;
 use onepool_core::sync::{lock, wait_while};
 

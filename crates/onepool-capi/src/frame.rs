@@ -3,9 +3,8 @@
 use onepool::frame::{Channels, ColorMatrix, ColorRange, Filter, FrameSpec, PixelFormat, TensorLayout};
 use onepool::session::SessionBuilder;
 
-use crate::arg::{In, Structure, Text, flag};
+use crate::arg::{In, Structure, Text, flag, unknown};
 use crate::status::Failure;
-use crate::types::unknown;
 
 /// The most frames of a session.
 const MOST: usize = 256;

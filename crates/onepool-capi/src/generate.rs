@@ -8,12 +8,12 @@ use onepool::generate::{
     Finish, GenerateError, GenerateOptions, Generated, Generator, Message, ModelFolder, Prompt, Sampling,
 };
 
-use crate::arg::{In, Out, Structure, Text, flag};
+use crate::arg::{In, Out, Structure, Text, flag, unknown};
 use crate::cancel::token;
 use crate::handle::{Handle, Object, free, publish};
 use crate::session::options;
 use crate::status::{Failure, Status, guard};
-use crate::types::{SessionOptions, unknown};
+use crate::types::SessionOptions;
 
 /// The most messages, and the most strings that end a text.
 const MOST: usize = 1 << 16;

@@ -12,13 +12,13 @@ use onepool::memory::range::ByteRange;
 use onepool::session::{BindingBuilder, Memory, SessionError};
 use onepool::{DType, Session, Shape, Tensor, TensorInfo};
 
-use crate::arg::{In, null};
+use crate::arg::{In, null, unknown};
 use crate::caller::{Foreign, Side, check_strides};
 use crate::dlpack::Managed;
 use crate::io::Declared;
 use crate::region::RegionObject;
 use crate::status::Failure;
-use crate::types::{self, DLPACK, MAX_RANK, OWN, POINTER, REGION, VALUE, dtype_of, unknown};
+use crate::types::{self, DLPACK, MAX_RANK, OWN, POINTER, REGION, VALUE, dtype_of};
 
 /// The most inputs or outputs that one call names.
 const MOST: usize = 1 << 16;

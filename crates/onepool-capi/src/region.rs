@@ -9,11 +9,10 @@ use onepool::memory::range::ByteRange;
 use onepool::session::HostView;
 use onepool::{HostRegion, SharedRegion};
 
-use crate::arg::Out;
+use crate::arg::{Out, unknown};
 use crate::caller::Foreign;
 use crate::handle::{Handle, Object, free, publish};
 use crate::status::{Failure, Status, guard};
-use crate::types::unknown;
 
 /// What an `onepool_region` stands for.
 #[derive(Debug)]

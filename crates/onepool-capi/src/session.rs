@@ -9,14 +9,14 @@ use onepool::plan::Precision;
 use onepool::session::{NodePlacement, SessionBuilder};
 use onepool::{Session, loader};
 
-use crate::arg::{In, Out, Text, flag, null};
+use crate::arg::{In, Out, Text, flag, null, unknown};
 use crate::caller::Side;
 use crate::frame::with_frames;
 use crate::handle::{Handle, Object, free, publish};
 use crate::io::{Declared, text};
 use crate::memory::builder;
 use crate::status::{Failure, Status, guard};
-use crate::types::{IoInfo, Memory, SessionOptions, TensorInfoC, unknown};
+use crate::types::{IoInfo, Memory, SessionOptions, TensorInfoC};
 
 /// The most devices of a session.
 const MOST_DEVICES: usize = 64;

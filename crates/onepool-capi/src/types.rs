@@ -8,7 +8,7 @@ use onepool::{DType, TensorInfo};
 use crate::arg::{In, Structure, Text};
 use crate::frame::Frame;
 use crate::handle::Handle;
-use crate::status::{Failure, Status};
+use crate::status::Failure;
 
 /// `ONEPOOL_MAX_RANK`.
 pub const MAX_RANK: usize = onepool::limits::MAX_RANK;
@@ -307,14 +307,6 @@ pub extern "C" fn onepool_dtype_name(dtype: u32) -> *const c_char {
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_dtype_bytes(dtype: u32) -> usize {
     DTYPES.iter().find(|(number, ..)| *number == dtype).map_or(0, |(.., dtype)| dtype.bytes())
-}
-
-/// An enumerator's number that is none of its kind.
-pub(crate) fn unknown(argument: &str, number: u32) -> Failure {
-    Failure::new(
-        Status::InvalidArgument,
-        format!("argument `{argument}` is {number}, which is none of its values"),
-    )
 }
 
 #[cfg(test)]

@@ -49,15 +49,15 @@ struct Compiled {
     part: Part,
 }
 
-/// What a device is opened as.
-type Opened = (String, usize, Option<std::path::PathBuf>);
+/// What a device is opened as: its name, threads, folder of kernels and limit of memory.
+type Opened = (String, usize, Option<std::path::PathBuf>, Option<u64>);
 
 /// Devices that sessions have open, or had.
 static OPEN: Mutex<Option<HashMap<Opened, Context>>> = Mutex::new(None);
 
 /// Opens a device, or gives the one that another session opened: they share its memory and kernels.
 fn open(selector: &str, options: &Options) -> Result<Context, Failure> {
-    let key = (selector.to_owned(), options.threads, options.cache.clone());
+    let key = (selector.to_owned(), options.threads, options.cache.clone(), options.memory_limit);
     let mut open = lock(&OPEN);
     let open = open.get_or_insert_default();
     if let Some(context) = open.get(&key) {
@@ -66,6 +66,12 @@ fn open(selector: &str, options: &Options) -> Result<Context, Failure> {
     let desc =
         ContextDesc { threads: options.threads, cache_dir: options.cache.clone(), ..ContextDesc::default() };
     let context = Registry::with_defaults().open(selector, &desc)?;
+    if let Some(most) = options.memory_limit {
+        let budget = context.budget();
+        for (heap, _) in (0u32..).zip(context.info().memory.heaps()) {
+            budget.set_limit(heap, budget.limit(heap).min(most));
+        }
+    }
     open.insert(key, context.clone());
     Ok(context)
 }

@@ -27,6 +27,7 @@ const KEYS: &[(&str, &str)] = &[
     ("copy_threshold", "a number of bytes"),
     ("threads", "a number of threads"),
     ("time_limit_ms", "a number of milliseconds"),
+    ("memory_limit", "a number of bytes"),
     ("cache", "a folder"),
 ];
 
@@ -43,6 +44,8 @@ pub(crate) struct Options {
     pub(crate) copy_threshold: Option<u64>,
     pub(crate) threads: usize,
     pub(crate) time_limit: Option<Duration>,
+    /// Bytes that allocations and imports may have in each heap of a device.
+    pub(crate) memory_limit: Option<u64>,
     pub(crate) cache: Option<PathBuf>,
     /// Where onnxruntime asks for a model of `EPContext` nodes.
     pub(crate) context: Option<ContextModel>,
@@ -69,6 +72,7 @@ impl Default for Options {
             copy_threshold: None,
             threads: 0,
             time_limit: None,
+            memory_limit: None,
             cache: None,
             context: None,
         }
@@ -142,6 +146,7 @@ impl Options {
             "threads" => {
                 self.threads = usize::try_from(number()?).ok().filter(|n| *n <= 4096).ok_or_else(wrong)?
             }
+            "memory_limit" => self.memory_limit = Some(number()?),
             "time_limit_ms" => self.time_limit = Some(Duration::from_millis(number()?)),
             _ => self.cache = Some(value).filter(|v| !v.is_empty()).map(PathBuf::from),
         }
@@ -166,6 +171,7 @@ mod tests {
             ("ep.onepool.strict", "1"),
             ("ep.onepool.copy_threshold", "4096"),
             ("ep.onepool.cache", "/c"),
+            ("ep.onepool.memory_limit", "65536"),
             ("ep.other.device", "x"),
             ("session.disable_cpu_ep_fallback", "1"),
             ("ep.context_enable", "1"),
@@ -175,6 +181,7 @@ mod tests {
         assert_eq!(all.devices, ["sim", "cpu"]);
         assert_eq!((all.precision, all.strict, all.fallback), (Precision::F16, true, true));
         assert_eq!((all.copy_threshold, all.cache), (Some(4096), Some("/c".into())));
+        assert_eq!(all.memory_limit, Some(65536));
         assert_eq!(all.context, Some(ContextModel { embed: false, file: PathBuf::new() }));
         assert_eq!(read(&[]).unwrap().devices.len(), 1);
     }
@@ -187,6 +194,7 @@ mod tests {
             ("precision", "int8"),
             ("strict", "yes"),
             ("copy_threshold", "-1"),
+            ("memory_limit", "1 GB"),
             ("threads", "99999"),
             ("placement", ""),
             ("device", " , "),

@@ -136,6 +136,49 @@ def test_an_output_may_lie_where_an_input_does():
         assert (place == 5).all()
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_a_cache_is_one_value_that_is_updated_in_place(device):
+    """What models/tiny_llm/expected.json says of "Hello", with past and present in the same memory."""
+    path = str(pathlib.Path(__file__).parents[3] / "models/tiny_llm/fixed/model.onnx")
+    run = session(path, {"device": device, "strict": "1"})
+    rows, names = 32, [i.name for i in run.get_inputs() if i.name.startswith("past")]
+    caches = {name: aligned((1, 2, rows, 16)) for name in names}
+    assert len(caches) == 4
+    tokens, done, made = [1, 78, 107, 114, 114, 117], 0, []
+    for _ in range(4):
+        binding = run.io_binding()
+        ids, mask = np.array([tokens], np.int64), np.zeros((1, rows), np.int64)
+        mask[0, : done + len(tokens)] = 1
+        logits = aligned((1, len(tokens), 320))
+        for name, array, kind in (("input_ids", ids, np.int64), ("attention_mask", mask, np.int64)):
+            binding.bind_input(name, "cpu", 0, kind, array.shape, array.ctypes.data)
+        binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
+        for name, cache in caches.items():
+            binding.bind_input(name, "cpu", 0, np.float32, cache.shape, cache.ctypes.data)
+            present = name.replace("past_key_values", "present")
+            binding.bind_output(present, "cpu", 0, np.float32, cache.shape, cache.ctypes.data)
+        before = stats()
+        run.run_with_iobinding(binding)
+        assert (stats() - before).bytes_copied == 0
+        done += len(tokens)
+        for cache in caches.values():
+            assert cache[0, :, :done].any(axis=2).all() and not cache[0, :, done:].any()
+        tokens = [int(logits[0, -1].argmax())]
+        made += tokens
+    assert made == [170, 124, 249, 25]
+
+
+def test_a_limit_of_memory_is_kept():
+    x = np.zeros((64, 3, 32, 32), np.float32)
+    wanted = session(network(), {"device": "sim"}).run(None, {"x": x})[0]
+    got = session(network(), {"device": "sim", "memory_limit": str(1 << 30)}).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(got, wanted)
+    with pytest.raises(Exception, match="onepool.*(memory|heap)"):
+        session(network(), {"device": "sim", "memory_limit": "4096"}).run(None, {"x": x})
+    # Other sessions have all of it.
+    np.testing.assert_array_equal(session(network(), {"device": "sim"}).run(None, {"x": x})[0], wanted)
+
+
 def test_runs_in_parallel_are_not_mixed_up():
     run, made = session(network()), network()
     wanted = {}

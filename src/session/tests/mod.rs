@@ -5,7 +5,6 @@ mod recover;
 mod removal;
 mod stages;
 mod updates;
-mod views;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
