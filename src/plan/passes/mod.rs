@@ -193,7 +193,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: |o| o.fuse,
         counts: Counts::Fused,
-        run: PassFn::Flow(|flow, _| absorb::absorb(flow)),
+        run: PassFn::Flow(|flow, cx| absorb::absorb(flow, cx.options.precision)),
     },
     Pass {
         name: "mixed_precision",
