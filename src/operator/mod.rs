@@ -173,6 +173,11 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         None
     }
 
+    /// The same operator without the rounding of activations that its attributes allow; `None` where they allow none.
+    fn with_exact_activations(&self) -> Option<Arc<dyn Operator>> {
+        None
+    }
+
     /// Its behaviour where a graph of `float32` computes in `float16`.
     fn half_rule(&self) -> HalfRule {
         HalfRule::Half

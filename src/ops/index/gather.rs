@@ -80,9 +80,6 @@ impl Sizes {
         }
         let kernel = variants::Gather { t: Unit::Bytes(bytes) }.id()?;
         let n = outer * indices * inner;
-        if n == 0 {
-            return Ok(());
-        }
         let p =
             params::Gather { n: word(n)?, inner: word(inner)?, indices: word(indices)?, size: word(size)? };
         lower.dispatch_1d(kernel, &[(spec::gather::INDEX_WORDS, words)], &args, &p, n)
