@@ -34,7 +34,8 @@ layout(push_constant) uniform Params
 {
     uint count;
     uint len;
-    uint heads, share;       // of keys, and of queries for each
+    uint heads, share;       // of keys, and of the result for each
+    uint spread;             // heads of the result for each of queries
     uint head, v_head;       // elements of a key and of a value
     uint betas;              // of one position
     float scale;
@@ -106,11 +107,12 @@ void main()
         }
         for (uint g = 0u; g < p.share; ++g) {
             uint head = row * p.heads * p.share + h * p.share + g;
+            uint query = head / p.spread;
             float sum = 0.0;
             [[unroll]] for (uint j = 0u; j < PER; ++j) {
                 uint d = part + j * PARTS;
                 if (d < p.head) {
-                    sum = fma(float(q[head * p.head + d]), state[j], sum);
+                    sum = fma(float(q[query * p.head + d]), state[j], sum);
                 }
             }
             sum = total(sum, part, col);

@@ -32,7 +32,7 @@ const BETA: usize = 5;
 pub struct LinearAttention {
     /// Heads of queries.
     pub q_heads: usize,
-    /// Heads of keys and values, which divide them.
+    /// Heads of keys and values, which divide them, or are a multiple of them.
     pub kv_heads: usize,
     /// Factor of the result; one over the root of the size of a key where there is none.
     pub scale: Option<f32>,
@@ -61,6 +61,14 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     }))
 }
 
+/// com.microsoft's LinearAttention: as ONNX's, and heads of keys may be a multiple of those of queries.
+pub(super) fn read_contrib(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    match attrs.int("state_window", 0)? {
+        0 => read(attrs, opset),
+        n => Err(OpError::unsupported(format!("LinearAttention that keeps the states of {n} positions"))),
+    }
+}
+
 /// A [`LinearAttention`] for given inputs.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
@@ -80,8 +88,9 @@ struct Sizes {
 
 impl LinearAttention {
     fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
-        if !self.q_heads.is_multiple_of(self.kv_heads) {
-            return Err(bad("q_num_heads", format!("is {}, no multiple of kv_num_heads", self.q_heads)));
+        if !self.q_heads.is_multiple_of(self.kv_heads) && !self.kv_heads.is_multiple_of(self.q_heads) {
+            let problem = format!("is {}, neither a multiple of kv_num_heads nor a part of it", self.q_heads);
+            return Err(bad("q_num_heads", problem));
         }
         let dims = |i: usize, heads: usize| match cx.shape(i)?.dims() {
             &[b, l, w] if w.is_multiple_of(heads) => Ok([b, l, w / heads]),
@@ -144,7 +153,7 @@ impl Operator for LinearAttention {
         let state = if cx.has(PAST) { cx.dtype_of(PAST, FLOATS_TO_32)? } else { dtype };
         let s = self.resolve(cx)?;
         Ok(vec![
-            TensorInfo::new(dtype, Shape::new([s.batch, s.len, s.q_heads.saturating_mul(s.v_head)])?),
+            TensorInfo::new(dtype, Shape::new([s.batch, s.len, s.heads().saturating_mul(s.v_head)])?),
             TensorInfo::new(state, Shape::new([s.batch, s.kv_heads, s.head, s.v_head])?),
         ])
     }
@@ -179,12 +188,13 @@ impl Operator for LinearAttention {
             (spec::linear_attention::PAST, u32::from(cx.has(PAST))),
         ];
         let groups = s.batch * s.kv_heads * s.v_head.div_ceil(COLS);
-        word(s.batch * s.len * s.q_heads * s.head.max(s.v_head))?;
+        word(s.batch * s.len * s.heads() * s.head.max(s.v_head))?;
         let params = params::LinearAttention {
             count: word(groups)?,
             len: word(s.len)?,
             heads: word(s.kv_heads)?,
-            share: word(s.q_heads / s.kv_heads)?,
+            share: word(s.share())?,
+            spread: word(s.spread())?,
             head: word(s.head)?,
             v_head: word(s.v_head)?,
             betas: word(s.betas)?,
@@ -219,8 +229,19 @@ struct Given<'a, T> {
 }
 
 impl Sizes {
+    /// Heads of the result.
+    fn heads(&self) -> usize {
+        self.q_heads.max(self.kv_heads)
+    }
+
+    /// Heads of the result for each head of keys.
     fn share(&self) -> usize {
-        self.q_heads / self.kv_heads
+        self.heads() / self.kv_heads
+    }
+
+    /// Heads of the result for each head of queries.
+    fn spread(&self) -> usize {
+        self.heads() / self.q_heads
     }
 
     /// Walks the sequence for head `h` of element `b`; gives `[length, share, v_head]` results.
@@ -252,7 +273,8 @@ impl Sizes {
                 state.iter_mut().zip(&value).for_each(|(s, v)| *s += *k * *v);
             }
             for g in 0..self.share() {
-                let q = &given.q[(row * self.q_heads + h * self.share() + g) * head..][..head];
+                let q = row * self.q_heads + (h * self.share() + g) / self.spread();
+                let q = &given.q[q * head..][..head];
                 let out = &mut out[(i * self.share() + g) * v_head..][..v_head];
                 for (q, state) in q.iter().zip(state.chunks(v_head)) {
                     out.iter_mut().zip(state).for_each(|(o, s)| *o += *q * *s);
@@ -277,7 +299,7 @@ impl RealKernel for Sizes {
             decay: inputs.get_opt(DECAY, rows * s.decays)?,
             beta: inputs.get_opt(BETA, rows * s.betas)?,
         };
-        check_len(6, y.len(), rows * s.q_heads * s.v_head)?;
+        check_len(6, y.len(), rows * s.heads() * s.v_head)?;
         check_len(7, state.len(), states)?;
         match inputs.get_opt(PAST, states)? {
             Some(past) => state.copy_from_slice(past),
