@@ -60,8 +60,9 @@ def refusal(says, op, inputs, outputs, attributes):
 
 
 def case(name, op, inputs, outputs, attributes=None, want=None, tolerance=1e-5, domain="com.microsoft", opset=21,
-         weights=()):
-    """One node. `inputs` are arrays by name ("" is absent), `outputs` types by name; weights are initializers."""
+         weights=(), shared=()):
+    """One node. `inputs` are arrays by name ("" is absent), `outputs` types by name; weights are initializers, and `shared`
+    says which inputs and outputs onnxruntime wants in one memory."""
     given = {n: x for n, x in inputs if n}
     model = made(op, inputs, outputs, attributes, domain, opset, weights)
     feed = {n: x for n, x in given.items() if n not in weights}
@@ -70,8 +71,18 @@ def case(name, op, inputs, outputs, attributes=None, want=None, tolerance=1e-5, 
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        values = session.run(None, feed)
-        want, source = dict(zip([n for n in outputs if n], values)), "onnxruntime"
+        binding = session.io_binding()
+        given = {n: onnxruntime.OrtValue.ortvalue_from_numpy(x.copy()) for n, x in feed.items()}
+        for n, x in given.items():
+            binding.bind_ortvalue_input(n, x)
+        names = [n for n in outputs if n]
+        for n in names:
+            if n in dict(shared):
+                binding.bind_ortvalue_output(n, given[dict(shared)[n]])
+            else:
+                binding.bind_output(n)
+        session.run_with_iobinding(binding)
+        want, source = dict(zip(names, binding.copy_outputs_to_cpu())), "onnxruntime"
     want = {n: np.asarray(x).astype(np.dtype(outputs[n])) for n, x in want.items()}
     CASES.append(dict(
         name=name, source=source, tolerance=tolerance, model=model.SerializeToString().hex(),
@@ -240,6 +251,111 @@ def packed_attention():
          want=formula(*parts, np.zeros_like(added)))
 
 
+def sparse_attention():
+    heads, kv_heads, size, block, room = 4, 2, 16, 16, 64
+    masks = np.array([[[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]],
+                      [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1]]])
+    rows = np.concatenate([np.zeros((2, 1), int), masks.sum(2).cumsum(1)], 1).astype(np.int32)
+    columns = np.full((2, rows.max()), -1, np.int32)
+    for to, mask in zip(columns, masks):
+        to[:mask.sum()] = np.nonzero(mask)[1]
+    angle = np.arange(room)[:, None] / 100.0 ** (np.arange(size // 2) / (size // 2))
+    cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+    def rotated(x, at):
+        low, high = np.split(x, 2)
+        return np.concatenate([low * cos[at] - high * sin[at], high * cos[at] + low * sin[at]])
+
+    def formula(q, k, v, keys, values, lens):
+        (batch, length, _), y, keys, values = q.shape, np.zeros_like(q), keys.copy(), values.copy()
+        part = lambda x, b, t, h: x[b, t, h * size:(h + 1) * size]
+        for b in range(batch):
+            first = 0 if max(lens) == length else lens[b] - length
+            for t, h in np.ndindex(length, kv_heads):
+                keys[b, h, first + t] = rotated(part(k, b, t, h), first + t)
+                values[b, h, first + t] = part(v, b, t, h)
+            for t, h in np.ndindex(length, heads):
+                at = first + t
+                seen = [j for j in range(at + 1) if masks[h % 2, at // block, j // block]]
+                scores = keys[b, h // 2, seen] @ rotated(part(q, b, t, h), at) / math.sqrt(size)
+                part(y, b, t, h)[:] = softmax(scores) @ values[b, h // 2, seen]
+        return dict(y=y, present_k=keys, present_v=values)
+
+    # onnxruntime's CPU provider reads the keys of other sequences than the first from wrong places.
+    for name, length, lens in [("of_a_prompt", 40, [40]), ("of_one_query", 1, [50]), ("of_prompts", 40, [40, 23]),
+                               ("of_queries", 1, [50, 20])]:
+        batch = len(lens)
+        q, k, v = (numbers(batch, length, n * size, seed=s) for n, s in ((heads, 1), (kv_heads, 2), (kv_heads, 3)))
+        past = [numbers(batch, kv_heads, room, size, seed=s) for s in (4, 5)]
+        inputs = [("q", q), ("k", k), ("v", v), ("past_k", past[0]), ("past_v", past[1]), ("rows", rows), ("columns", columns),
+                  ("total", np.array([max(lens)], np.int32)), ("lens", np.array(lens, np.int32)), ("cos", cos), ("sin", sin)]
+        case(f"sparse_attention_{name}", "SparseAttention", inputs,
+             {"y": "float32", "present_k": "float32", "present_v": "float32"},
+             dict(num_heads=heads, kv_num_heads=kv_heads, sparse_block_size=block, do_rotary=1), tolerance=1e-4,
+             want=formula(q, k, v, *past, lens) if batch > 1 else None,
+             shared=[("present_k", "past_k"), ("present_v", "past_v")], weights=["rows", "columns", "total", "cos", "sin"])
+
+
+def paged_attention():
+    heads, kv_heads, size, block = 4, 2, 8, 4
+    angle = np.arange(32)[:, None] / 100.0 ** (np.arange(size // 2) / (size // 2))
+    cos, sin = (f(angle).astype(np.float16) for f in (np.cos, np.sin))
+    table = np.array([[5, 2, 7, -1], [1, -1, -1, -1], [3, 0, -1, -1]], np.int32)
+
+    def formula(q, k, v, caches, lengths, past, rotates, slots, window, softcap):
+        wide = lambda x: x.astype(np.float32)
+        keys, values = (wide(x).reshape(-1, kv_heads, size).copy() for x in caches)
+        q, k, v = (wide(x).reshape(len(x), -1, size) for x in (q, k, v))
+
+        def rotated(x, at):
+            if not rotates:
+                return x
+            low, high, c, s = *np.split(x, 2, 1), wide(cos)[at], wide(sin)[at]
+            return np.concatenate([low * c - high * s, high * c + low * s], 1).astype(np.float16).astype(np.float32)
+
+        place = lambda b, at: table[b, at // block] * block + at % block
+        y, t = np.zeros_like(q), 0
+        tokens = [(b, past[b] + i) for b, n in enumerate(lengths) for i in range(n)]
+        for t, (b, at) in enumerate(tokens):
+            to = place(b, at) if slots is None else slots[t]
+            if to >= 0:
+                keys[to], values[to] = rotated(k[t], at), v[t]
+        for t, (b, at) in enumerate(tokens):
+            seen = [place(b, j) for j in range(at + 1) if window < 0 or j > at - window]
+            turned = rotated(q[t], at)
+            for h in range(heads):
+                scores = keys[seen, h // 2] @ turned[h] / math.sqrt(size)
+                if softcap:
+                    scores = softcap * np.tanh(scores / softcap)
+                y[t, h] = softmax(scores) @ values[seen, h // 2]
+        shape = caches[0].shape
+        return dict(y=y.reshape(len(y), -1), k_out=keys.reshape(shape), v_out=values.reshape(shape))
+
+    forms = [("prompts", [5, 2, 3], [0, 0, 0], 1, False, -1, 0.0), ("steps", [1, 1, 1], [9, 3, 4], 0, False, -1, 0.0),
+             ("mixed", [2, 0, 4], [7, 2, 1], 1, True, 3, 2.0)]
+    for name, lengths, past, rotates, given, window, softcap in forms:
+        count = sum(lengths)
+        q, k, v = (numbers(count, n * size, seed=s, dtype=np.float16) for n, s in ((heads, 1), (kv_heads, 2), (kv_heads, 3)))
+        caches = [numbers(8, block, kv_heads, size, seed=s, dtype=np.float16) for s in (4, 5)]
+        # Of the places that are given one is that of a token whose key is there already.
+        slots = None
+        if given:
+            tokens = [(b, past[b] + i) for b, n in enumerate(lengths) for i in range(n)]
+            slots = np.array([table[b, at // block] * block + at % block for b, at in tokens], np.int32)
+            slots[1] = -1
+        none = ("", None)
+        operands = [("q", np.concatenate([q, k, v], 1)), none, none] if given else [("q", q), ("k", k), ("v", v)]
+        inputs = [*operands, ("k_cache", caches[0]), ("v_cache", caches[1]),
+                  ("ends", np.cumsum([0] + lengths).astype(np.int32)), ("past", np.array(past, np.int32)), ("table", table),
+                  ("cos", cos), ("sin", sin)]
+        if given:
+            inputs.append(("slots", slots))
+        case(f"paged_attention_{name}", "PagedAttention", inputs, {"y": "float16", "k_out": "float16", "v_out": "float16"},
+             dict(num_heads=heads, kv_num_heads=kv_heads, do_rotary=rotates, local_window_size=window, softcap=softcap),
+             want=formula(q, k, v, caches, lengths, past, rotates, slots, window, softcap), tolerance=3e-3,
+             weights=["cos", "sin"])
+
+
 def products():
     for quant_type in (0, 1):
         for rows, n, k, block in [(1, 10, 128, 32), (7, 10, 64, 16), (3, 6, 256, 64)]:
@@ -343,6 +459,14 @@ def refusals():
     linear = dict(q_num_heads=2, kv_num_heads=2, update_rule="linear", state_window=1)
     refusal("the states of 1 positions", "LinearAttention", [("q", x), ("k", x), ("v", x)],
             {"y": "float32", "s": "float32"}, linear)
+    half = numbers(3, 16, dtype=np.float16)
+    pages = [("q", half), ("k", half), ("v", half), *((n, numbers(2, 4, 2, 8, dtype=np.float16)) for n in ("kc", "vc")),
+             ("c", np.array([0, 3], np.int32)), ("p", np.array([0], np.int32)), ("t", np.array([[0, 1]], np.int32))]
+    paged = dict(num_heads=2, kv_num_heads=2)
+    refusal("LATENT", "PagedAttention", pages, {"y": "float16"}, dict(kv_cache_layout="LATENT", **paged))
+    refusal("rotary_offset", "PagedAttention", pages, {"y": "float16"}, dict(rotary_offset=8, **paged))
+    refusal("k_cache_dtype", "PagedAttention", pages, {"y": "float16"}, dict(k_cache_dtype="int4", **paged))
+    refusal("sparse_block_size", "SparseAttention", [("q", x)], one, paged)
     f8 = numbers(6, 64).astype(ml_dtypes.float8_e4m3fn)
     half = numbers(2, 64, dtype=np.float16)
     refusal("12 elements", "MatMulBlockQuantizedFp8Weight", [("a", half), ("b", f8), ("s", numbers(6, 3))],
@@ -359,6 +483,8 @@ if __name__ == "__main__":
     convolutions()
     one_query()
     packed_attention()
+    sparse_attention()
+    paged_attention()
     products()
     distances()
     causal_with_valid_keys()

@@ -4,6 +4,7 @@
 mod attention;
 mod decoder;
 mod image;
+mod sparse;
 
 use super::proto::{
     AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, attribute_type as kind,
@@ -31,6 +32,7 @@ const OPERATORS: &[(&str, Compose)] = &[
     ("MatMulIntegerToFloat", integer_product),
     ("NhwcConv", image::conv),
     ("PackedMultiHeadAttention", decoder::packed_rows),
+    ("PagedAttention", sparse::paged),
     ("QAttention", attention::quantized_attention),
     ("QEmbedLayerNormalization", attention::quantized_embeddings),
     ("QGemm", gemm),
@@ -44,6 +46,7 @@ const OPERATORS: &[(&str, Compose)] = &[
     ("QLinearSoftmax", |p| unary(p, "Softmax")),
     ("QLinearWhere", select),
     ("SkipGroupNorm", image::skip_group_norm),
+    ("SparseAttention", sparse::sparse),
 ];
 
 /// Those whose nodes are of opset [`NEWER`], whatever the model's is.
@@ -58,7 +61,9 @@ const OF_NEWER: &[&str] = &[
     "MatMulBlockQuantizedFp4Weight",
     "MatMulBlockQuantizedFp8Weight",
     "PackedMultiHeadAttention",
+    "PagedAttention",
     "SkipGroupNorm",
+    "SparseAttention",
 ];
 const NEWER: i64 = 26;
 

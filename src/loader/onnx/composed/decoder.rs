@@ -348,7 +348,7 @@ fn coded_product(
     Ok(())
 }
 
-fn to_float(parts: &mut Parts<'_>, x: &str) -> String {
+pub(super) fn to_float(parts: &mut Parts<'_>, x: &str) -> String {
     parts.add("Cast", vec![x.to_owned()], vec![int_attr("to", data_type::FLOAT.into())])
 }
 
