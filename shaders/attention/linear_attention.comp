@@ -36,6 +36,7 @@ layout(push_constant) uniform Params
     uint len;
     uint heads, share;       // of keys, and of the result for each
     uint spread;             // heads of the result for each of queries
+    uint k_spread;           // heads of the state for each of the keys that are given
     uint head, v_head;       // elements of a key and of a value
     uint betas;              // of one position
     float scale;
@@ -82,7 +83,8 @@ void main()
     }
     for (uint i = 0u; i < p.len; ++i) {
         uint row = b * p.len + i;
-        uint k_at = (row * p.heads + h) * p.head;
+        uint decay_at = (row * p.heads + h) * p.head;
+        uint k_at = (row * p.heads + h) / p.k_spread * p.head;
         float value = inside ? float(v[(row * p.heads + h) * p.v_head + m]) : 0.0;
         float held = 0.0;
         float fade = DECAY == DECAY_HEADS ? exp(float(decay[row * p.heads + h])) : 1.0;
@@ -90,7 +92,7 @@ void main()
             uint d = part + j * PARTS;
             if (d < p.head) {
                 if (DECAY != DECAY_NONE) {
-                    state[j] *= DECAY == DECAY_ELEMENTS ? exp(float(decay[k_at + d])) : fade;
+                    state[j] *= DECAY == DECAY_ELEMENTS ? exp(float(decay[decay_at + d])) : fade;
                 }
                 held = fma(state[j], float(k[k_at + d]), held);
             }

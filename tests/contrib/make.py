@@ -134,6 +134,14 @@ def linear_attention():
                  {"y": "float32", "present": "float32"}, dict(q_num_heads=q_heads, kv_num_heads=kv_heads, update_rule=rule))
 
 
+    # Keys that several heads of values share, as queries do.
+    inputs = [("q", numbers(2, 5, 16, seed=1)), ("k", numbers(2, 5, 16, seed=2, scale=0.3)), ("v", numbers(2, 5, 24, seed=3)),
+              ("past", numbers(2, 4, 8, 6, seed=4)), ("decay", -np.abs(numbers(2, 5, 4, seed=5))),
+              ("beta", np.abs(numbers(2, 5, 4, seed=6)))]
+    case("linear_attention_of_shared_keys", "LinearAttention", inputs, {"y": "float32", "present": "float32"},
+         dict(q_num_heads=2, kv_num_heads=4))
+
+
 def convolutions():
     for taps, dilation, past, length in [(4, 1, True, 6), (3, 2, True, 5), (3, 2, False, 1), (4, 3, True, 2)]:
         keep = (taps - 1) * dilation

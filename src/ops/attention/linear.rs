@@ -61,7 +61,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     }))
 }
 
-/// com.microsoft's LinearAttention: as ONNX's, and heads of keys may be a multiple of those of queries.
+/// com.microsoft's LinearAttention: as ONNX's, and heads of values may be a multiple of those of queries, and of keys.
 pub(super) fn read_contrib(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     match attrs.int("state_window", 0)? {
         0 => read(attrs, opset),
@@ -76,6 +76,8 @@ struct Sizes {
     len: usize,
     q_heads: usize,
     kv_heads: usize,
+    /// Heads of the keys that are given, each of which several heads of values share.
+    k_heads: usize,
     head: usize,
     v_head: usize,
     /// Decays of one position: one for each head, or one for each element of a key.
@@ -98,7 +100,12 @@ impl LinearAttention {
         };
         let [batch, len, head] = dims(Q, self.q_heads)?;
         let [_, _, v_head] = dims(V, self.kv_heads)?;
-        let width = [(K, self.kv_heads * head), (V, self.kv_heads * v_head)];
+        // Keys may be as many as queries, where these are fewer than values.
+        let k_heads = match cx.shape(K)?.last() {
+            Some(width) if *width == self.q_heads * head => self.q_heads.min(self.kv_heads),
+            _ => self.kv_heads,
+        };
+        let width = [(K, k_heads * head), (V, self.kv_heads * v_head)];
         for (i, width) in width {
             if cx.shape(i)?.dims() != [batch, len, width] {
                 return Err(cx.shape_error(i, format!("[{batch}, {len}, {width}]")));
@@ -128,6 +135,7 @@ impl LinearAttention {
             len,
             q_heads: self.q_heads,
             kv_heads: self.kv_heads,
+            k_heads,
             head,
             v_head,
             decays: found[0],
@@ -195,6 +203,7 @@ impl Operator for LinearAttention {
             heads: word(s.kv_heads)?,
             share: word(s.share())?,
             spread: word(s.spread())?,
+            k_spread: word(s.kv_heads / s.k_heads)?,
             head: word(s.head)?,
             v_head: word(s.v_head)?,
             betas: word(s.betas)?,
@@ -253,7 +262,8 @@ impl Sizes {
         for i in 0..self.len {
             let row = b * self.len + i;
             let at = row * self.kv_heads + h;
-            let k = &given.k[at * head..][..head];
+            let k_at = row * self.k_heads + h / (self.kv_heads / self.k_heads);
+            let k = &given.k[k_at * head..][..head];
             value.copy_from_slice(&given.v[at * v_head..][..v_head]);
             if let Some(decay) = given.decay {
                 for (d, state) in state.chunks_mut(v_head).enumerate() {
@@ -294,7 +304,7 @@ impl RealKernel for Sizes {
         let [Some(y), Some(state)] = outputs else { return Err(KernelError::Absent { index: 6 }) };
         let given = Given {
             q: inputs.get(Q, rows * s.q_heads * s.head)?,
-            k: inputs.get(K, rows * s.kv_heads * s.head)?,
+            k: inputs.get(K, rows * s.k_heads * s.head)?,
             v: inputs.get(V, rows * s.kv_heads * s.v_head)?,
             decay: inputs.get_opt(DECAY, rows * s.decays)?,
             beta: inputs.get_opt(BETA, rows * s.betas)?,

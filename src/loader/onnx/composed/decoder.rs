@@ -162,12 +162,12 @@ fn fixed_cache(
     let places = parts.add("Expand", vec![past.clone(), batch.clone()], Vec::new());
     let lens = parts.add("Add", vec![places.clone(), first.clone()], Vec::new());
     let mut caches = Vec::with_capacity(2);
-    for (n, new) in [k, v].into_iter().enumerate() {
-        let present = match parts.output(1 + n) {
-            name if name.is_empty() => parts.fresh(["keys", "values"][n]),
+    for (cache, new, output, what) in [(5, k, 1, "keys"), (6, v, 2, "values")] {
+        let present = match parts.output(output) {
+            name if name.is_empty() => parts.fresh(what),
             name => name,
         };
-        let inputs = vec![parts.input(5 + n), new, places.clone()];
+        let inputs = vec![parts.input(cache), new, places.clone()];
         parts.push("TensorScatter", inputs, vec![present.clone()], vec![int_attr("axis", 2)]);
         caches.push(present);
     }

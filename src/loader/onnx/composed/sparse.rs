@@ -186,8 +186,10 @@ pub(super) fn paged(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
     let pages = parts.add("Max", vec![table.clone(), start.clone()], Vec::new());
     let batch = sizes_of(parts, &table, [0, 1]);
     let mut read = Vec::with_capacity(2);
-    for (n, cache) in caches.into_iter().enumerate() {
-        let x = operands[1 + n].clone();
+    let [query, new_keys, new_values] = operands;
+    let [key_cache, value_cache] = caches;
+    for (cache, x, output, what) in [(key_cache, new_keys, 1, "keys"), (value_cache, new_values, 2, "values")]
+    {
         let width = sizes_of(parts, &x, [1, 2]);
         let rows = parts.add("Concat", vec![all.clone(), width.clone()], axis(0));
         let rows = parts.add("Reshape", vec![cache.clone(), rows], Vec::new());
@@ -196,8 +198,8 @@ pub(super) fn paged(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
         let other = parts.add("Where", vec![any.clone(), other, row], Vec::new());
         let x = parts.add("Where", vec![valid.clone(), x, other], Vec::new());
         let rows = parts.add("ScatterND", vec![rows, slot.clone(), x], Vec::new());
-        let present = match parts.output(1 + n) {
-            name if name.is_empty() => parts.fresh(["keys", "values"][n]),
+        let present = match parts.output(output) {
+            name if name.is_empty() => parts.fresh(what),
             name => name,
         };
         let sizes = parts.add("Shape", vec![cache], Vec::new());
@@ -223,7 +225,6 @@ pub(super) fn paged(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
     let at = parts.add("Sub", vec![at, len], Vec::new());
     let at = parts.add("Add", vec![at, place], Vec::new());
     let column = parts.add("Unsqueeze", vec![at.clone(), first.clone()], Vec::new());
-    let query = operands[0].clone();
     let width = sizes_of(parts, &query, [1, 2]);
     let rows = parts.add("Mul", vec![batch.clone(), count.clone()], Vec::new());
     let rows = parts.add("Concat", vec![rows, width.clone()], axis(0));

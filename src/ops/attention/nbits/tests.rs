@@ -202,7 +202,7 @@ fn bnb4_matches_its_definition() {
             );
             let book = codes.numbers().unwrap();
             let weight = |i: usize| {
-                let code = if i % 2 == 0 { all[i / 2] >> 4 } else { all[i / 2] & 15 };
+                let code = if i.is_multiple_of(2) { all[i / 2] >> 4 } else { all[i / 2] & 15 };
                 f64::from(book[usize::from(code)]) * f64::from(scales[i / block])
             };
             let sum = |r: usize, c: usize| -> f64 {
