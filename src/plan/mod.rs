@@ -15,6 +15,7 @@ mod memory_plan;
 mod operands;
 mod options;
 mod outcome;
+mod overlay;
 pub mod passes;
 pub mod place;
 mod report;
