@@ -21,7 +21,7 @@ layout(set = 0, binding = 4, std430) writeonly buffer Y { T y[]; };
 layout(push_constant) uniform Params
 {
     uint n;
-    uint channels, len, taps;
+    uint channels, len, taps, dilation;
     float act_a, act_b;
 } p;
 
@@ -34,10 +34,10 @@ void main()
     uint row = id / p.len;
     int i = int(id % p.len);
     uint c = row % p.channels;
-    int before = int(p.taps) - 1;
+    int before = (int(p.taps) - 1) * int(p.dilation);
     float sum = BIASED != 0u ? float(bias[c]) : 0.0;
     for (int k = 0; k < int(p.taps); ++k) {
-        int at = i + k - before;
+        int at = i + k * int(p.dilation) - before;
         float v = 0.0;
         if (at >= 0) {
             v = float(x[row * p.len + uint(at)]);

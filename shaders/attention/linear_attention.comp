@@ -34,7 +34,9 @@ layout(push_constant) uniform Params
 {
     uint count;
     uint len;
-    uint heads, share;       // of keys, and of queries for each
+    uint heads, share;       // of keys, and of the result for each
+    uint spread;             // heads of the result for each of queries
+    uint k_spread;           // heads of the state for each of the keys that are given
     uint head, v_head;       // elements of a key and of a value
     uint betas;              // of one position
     float scale;
@@ -81,7 +83,8 @@ void main()
     }
     for (uint i = 0u; i < p.len; ++i) {
         uint row = b * p.len + i;
-        uint k_at = (row * p.heads + h) * p.head;
+        uint decay_at = (row * p.heads + h) * p.head;
+        uint k_at = (row * p.heads + h) / p.k_spread * p.head;
         float value = inside ? float(v[(row * p.heads + h) * p.v_head + m]) : 0.0;
         float held = 0.0;
         float fade = DECAY == DECAY_HEADS ? exp(float(decay[row * p.heads + h])) : 1.0;
@@ -89,7 +92,7 @@ void main()
             uint d = part + j * PARTS;
             if (d < p.head) {
                 if (DECAY != DECAY_NONE) {
-                    state[j] *= DECAY == DECAY_ELEMENTS ? exp(float(decay[k_at + d])) : fade;
+                    state[j] *= DECAY == DECAY_ELEMENTS ? exp(float(decay[decay_at + d])) : fade;
                 }
                 held = fma(state[j], float(k[k_at + d]), held);
             }
@@ -106,11 +109,12 @@ void main()
         }
         for (uint g = 0u; g < p.share; ++g) {
             uint head = row * p.heads * p.share + h * p.share + g;
+            uint query = head / p.spread;
             float sum = 0.0;
             [[unroll]] for (uint j = 0u; j < PER; ++j) {
                 uint d = part + j * PARTS;
                 if (d < p.head) {
-                    sum = fma(float(q[head * p.head + d]), state[j], sum);
+                    sum = fma(float(q[query * p.head + d]), state[j], sum);
                 }
             }
             sum = total(sum, part, col);

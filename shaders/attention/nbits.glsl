@@ -11,6 +11,8 @@
 SPEC(1, uint, BITS, 4u);     // 4 or 8
 SPEC(2, uint, ZEROS, 0u);
 SPEC(3, uint, BIASED, 0u);
+SPEC(6, uint, BOOK, 0u);     // whether codes stand for the numbers of a book; zero points are 0 then
+SPEC(7, uint, SWAP, 0u);     // 1 where the first of two codes has the higher bits
 
 #ifdef WHOLE_UNITS
 layout(set = 0, binding = 0, std430) readonly buffer A { VEC a[]; };
@@ -24,6 +26,7 @@ layout(set = 0, binding = 3, std430) readonly buffer Codes { uint8_t zero_codes[
 layout(set = 0, binding = 4, std430) readonly buffer Zeros { T zeros[]; };
 layout(set = 0, binding = 5, std430) readonly buffer Bias { T bias[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer Y { T y[]; };
+layout(set = 0, binding = 7, std430) readonly buffer Book { float book[]; };
 
 layout(push_constant) uniform Params
 {
@@ -37,11 +40,18 @@ layout(push_constant) uniform Params
 const uint CODES = 32u / BITS;   // in one word
 const uint MASK = (1u << BITS) - 1u;
 
+// The number of code `i` of a word, before zero point and scale.
+float number(uint word, uint i)
+{
+    uint code = (word >> ((i ^ SWAP) * BITS)) & MASK;
+    return BOOK != 0u ? book[code] : float(code);
+}
+
 // Scale and zero point of the block that code `k` of a column lies in.
 vec2 block_of(uint column, uint k)
 {
     uint block = k / p.block;
-    float zero = float(1u << (BITS - 1u));
+    float zero = BOOK != 0u ? 0.0 : float(1u << (BITS - 1u));
     if (ZEROS == ZEROS_CODES) {
         uint bits = uint(zero_codes[column * p.zero_bytes + block * BITS / 8u]);
         zero = float((bits >> (block * BITS & 7u)) & MASK);

@@ -46,7 +46,7 @@ void main()
             block = block_of(column, k);
         }
         [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-            float weight = (float((word >> (i * BITS)) & MASK) - block.y) * block.x;
+            float weight = (number(word, i) - block.y) * block.x;
             b_tile[quad + i][t / 4u] = k + i < p.k ? weight : 0.0;
         }
         barrier();

@@ -33,7 +33,7 @@ void main()
                 uint word = b[column * p.words + w];
                 vec2 block = block_of(column, k);
                 for (uint i = 0u; i < CODES && k + i < p.k; ++i) {
-                    float weight = (float((word >> (i * BITS)) & MASK) - block.y) * block.x;
+                    float weight = (number(word, i) - block.y) * block.x;
                     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                         if (r < p.m) {
                             own[r] = fma(float(a[r * p.k + k + i]), weight, own[r]);

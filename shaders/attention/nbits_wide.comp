@@ -60,8 +60,8 @@ void main()
                         vec4 sum = vec4(0.0);
                         [[unroll]] for (uint i = 0u; i < UNIT / 4u; ++i) {
                             uint word = codes[c][i * 4u / CODES] >> (i * 4u % CODES * BITS);
-                            uvec4 four = uvec4(word, word >> BITS, word >> (2u * BITS), word >> (3u * BITS)) & MASK;
-                            sum = fma(x[i], vec4(four) - (BITS > 4u ? block[c].y : 0.0), sum);
+                            vec4 four = vec4(number(word, 0u), number(word, 1u), number(word, 2u), number(word, 3u));
+                            sum = fma(x[i], four - (BITS > 4u ? block[c].y : 0.0), sum);
                         }
                         // Sums of products with large codes would lose digits that the zero point takes away.
                         float product = sum.x + sum.y + sum.z + sum.w - (BITS > 4u ? 0.0 : block[c].y * plain);

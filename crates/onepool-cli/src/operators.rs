@@ -116,7 +116,8 @@ fn markdown(reports: &[Report]) -> String {
          opset in its row on. One without a device kernel runs on the CPU inside the same session, and the session itself runs control \
          flow; \
          `onepool run --explain` says which do. A row's types are those of its data inputs on the CPU; device \
-         kernels exist for the types that a device computes with, mostly `float32`, `float16`, `int32` and `int64`.\n"
+         kernels exist for the types that a device computes with, mostly `float32`, `float16`, `int32` and `int64`. A \
+         causal mask of Attention ends at the last valid key, and a query that sees no key gives zeros, as ONNX 1.23 corrected it.\n"
     );
     if !reports.is_empty() {
         text += &cases(reports);
@@ -135,7 +136,7 @@ fn markdown(reports: &[Report]) -> String {
     let composed: Vec<String> = composed_operators().map(|name| format!("`{name}`")).collect();
     text += &format!(
         "\n## Put together from others\n\nNodes of other operators take the place of these of `com.microsoft` when \
-         a model is loaded: {}.\n",
+         a model is loaded: {}. PagedAttention copies its caches in every run.\n",
         composed.join(", ")
     );
     text.truncate(text.trim_end().len());

@@ -212,7 +212,8 @@ impl Settings {
         }
         let head = e.size("attention.key_length")?.or(hidden.checked_div(heads)).unwrap_or(0);
         if let Some(value) = e.size("attention.value_length")?.filter(|value| *value != head) {
-            let what = format!("values of {value} elements with keys of {head}: load an ONNX export of the model");
+            let what =
+                format!("values of {value} elements with keys of {head}: load an ONNX export of the model");
             return Err(e.unsupported("attention.value_length", what));
         }
         let rotated = e.size("rope.dimension_count")?.unwrap_or(head);

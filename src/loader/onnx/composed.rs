@@ -2,7 +2,9 @@
 //! row: nodes of those take their place before a graph is made, so that they run where those do.
 
 mod attention;
+mod decoder;
 mod image;
+mod sparse;
 
 use super::proto::{
     AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, attribute_type as kind,
@@ -17,12 +19,20 @@ const OPERATORS: &[(&str, Compose)] = &[
     ("Attention", attention::attention),
     ("BiasAdd", image::bias_add),
     ("BiasSplitGelu", image::bias_split_gelu),
+    ("DecoderMaskedMultiHeadAttention", decoder::one_query),
     ("DynamicQuantizeLSTM", lstm),
     ("DynamicQuantizeMatMul", dynamic_product),
     ("EmbedLayerNormalization", attention::embeddings),
+    ("GatedAdd", decoder::gated_add),
+    ("GatedRMSNorm", decoder::gated_norm),
     ("GroupNorm", image::group_norm),
+    ("LinearAttentionGate", decoder::linear_gate),
+    ("MatMulBlockQuantizedFp4Weight", decoder::float4_product),
+    ("MatMulBlockQuantizedFp8Weight", decoder::float8_product),
     ("MatMulIntegerToFloat", integer_product),
     ("NhwcConv", image::conv),
+    ("PackedMultiHeadAttention", decoder::packed_rows),
+    ("PagedAttention", sparse::paged),
     ("QAttention", attention::quantized_attention),
     ("QEmbedLayerNormalization", attention::quantized_embeddings),
     ("QGemm", gemm),
@@ -36,11 +46,26 @@ const OPERATORS: &[(&str, Compose)] = &[
     ("QLinearSoftmax", |p| unary(p, "Softmax")),
     ("QLinearWhere", select),
     ("SkipGroupNorm", image::skip_group_norm),
+    ("SparseAttention", sparse::sparse),
 ];
 
 /// Those whose nodes are of opset [`NEWER`], whatever the model's is.
-const OF_NEWER: &[&str] = &["BiasSplitGelu", "GroupNorm", "SkipGroupNorm"];
-const NEWER: i64 = 21;
+const OF_NEWER: &[&str] = &[
+    "BiasSplitGelu",
+    "CausalConvWithState",
+    "DecoderMaskedMultiHeadAttention",
+    "GatedAdd",
+    "GatedRMSNorm",
+    "GroupNorm",
+    "LinearAttentionGate",
+    "MatMulBlockQuantizedFp4Weight",
+    "MatMulBlockQuantizedFp8Weight",
+    "PackedMultiHeadAttention",
+    "PagedAttention",
+    "SkipGroupNorm",
+    "SparseAttention",
+];
+const NEWER: i64 = 26;
 
 fn find(domain: &str, op: &str) -> Option<Compose> {
     let found = OPERATORS.iter().find(|(name, _)| *name == op)?;
@@ -49,8 +74,12 @@ fn find(domain: &str, op: &str) -> Option<Compose> {
 
 /// What takes the place of `node`.
 fn compose_of(node: &NodeProto) -> Option<Compose> {
-    let is_sum = node.domain == "com.microsoft" && node.op_type == "FusedConv" && node.input.len() > 3;
-    if is_sum { Some(summed_conv) } else { find(&node.domain, &node.op_type) }
+    let set = |name: &str| node.attribute.iter().any(|a| a.name == name && a.i.is_some_and(|i| i != 0));
+    match (node.domain.as_str(), node.op_type.as_str()) {
+        ("com.microsoft", "FusedConv") if node.input.len() > 3 => Some(summed_conv),
+        ("com.microsoft", "CausalConvWithState") if set("channels_last") => Some(decoder::channels_last),
+        (domain, op) => find(domain, op),
+    }
 }
 
 /// Whether an operator is put together from others here.
@@ -251,6 +280,11 @@ impl Parts<'_> {
         Ok(self.attribute(name)?.map_or(default, |a| a.i.unwrap_or(0)))
     }
 
+    fn text(&self, name: &str) -> Result<Option<String>, LoadErrorKind> {
+        let found = self.attribute(name)?.and_then(|a| a.s.as_deref());
+        Ok(found.map(|s| String::from_utf8_lossy(s).into_owned()))
+    }
+
     /// The attributes but those named.
     fn attributes(&self, without: &[&str]) -> Vec<AttributeProto> {
         self.node.attribute.iter().filter(|a| !without.contains(&a.name.as_str())).cloned().collect()
@@ -267,6 +301,11 @@ fn float_attr(name: &str, value: f32) -> AttributeProto {
 
 fn ints_attr(name: &str, values: &[i64]) -> AttributeProto {
     AttributeProto { name: name.into(), r#type: kind::INTS, ints: values.to_vec(), ..Default::default() }
+}
+
+fn text_attr(name: &str, value: &str) -> AttributeProto {
+    let s = Some(value.as_bytes().to_vec());
+    AttributeProto { name: name.into(), r#type: kind::STRING, s, ..Default::default() }
 }
 
 /// X, W, bias, and a summand in front of the activation.

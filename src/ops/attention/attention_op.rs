@@ -16,7 +16,8 @@ use crate::shape::Shape;
 
 /// ONNX's Attention. Inputs: Q, K, V of `[batch, heads, length, size]` or `[batch, length, heads * size]`,
 /// optionally a mask, past keys and values, and the number of valid keys of each element of the batch.
-/// Outputs: Y, then present keys and values, then a stage of the scores.
+/// Outputs: Y, then present keys and values, then a stage of the scores. The last query of a causal mask stands at the
+/// last valid key, where numbers of them are given, and a query that sees no key gives zeros: ONNX 1.23 and later.
 #[derive(Clone, Debug, Default)]
 pub struct Attention {
     /// Heads of the queries and of the keys, where inputs have three dimensions.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::FLOATS_TO_32;
+use super::{FLOATS_TO_32, count};
 use crate::expr::Function;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::table::{params, spec, variants};
@@ -21,17 +21,51 @@ const BIAS: usize = 2;
 const PAST: usize = 3;
 
 /// Inputs: X of `[batch, channels, length]`, weights of `[channels, 1, taps]`, optionally a bias and the state
-/// of `[batch, channels, taps - 1]`; outputs: the result and the state after it.
-#[derive(Clone, Copy, Debug, Default)]
+/// of `[batch, channels, (taps - 1) * dilation]`; outputs: the result and the state after it.
+#[derive(Clone, Copy, Debug)]
 pub struct CausalConv {
     /// Applied to the result.
     pub activation: Activation,
+    /// Positions from one tap to the next.
+    pub dilation: usize,
+}
+
+impl Default for CausalConv {
+    fn default() -> Self {
+        CausalConv { activation: Activation::None, dilation: 1 }
+    }
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    Ok(Arc::new(CausalConv { activation: activation(attrs)?, dilation: 1 }))
+}
+
+/// com.microsoft's CausalConvWithState of one spatial dimension, channels first: as ONNX's, with a dilation.
+pub(super) fn read_contrib(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    let plain = [
+        ("ndim", 1),
+        ("state_window", 0),
+        ("state_update_capacity", 0),
+        ("state_channels_last", -1),
+        ("state_length", 0),
+        ("input_channel_offset", 0),
+        ("input_channels", 0),
+        ("channels_last", 0),
+    ];
+    for (name, value) in plain {
+        let found = attrs.int(name, value)?;
+        if found != value {
+            return Err(OpError::unsupported(format!("CausalConvWithState with {name} {found}")));
+        }
+    }
+    let dilation = if attrs.int_opt("dilation")?.is_some() { count(attrs, "dilation", 1)? } else { 1 };
+    Ok(Arc::new(CausalConv { activation: activation(attrs)?, dilation }))
+}
+
+fn activation(attrs: &mut AttrReader<'_>) -> Result<Activation, OpError> {
     let silu = Activation::of(Function::Swish);
     let words = [("none", Activation::None), ("silu", silu), ("swish", silu)];
-    Ok(Arc::new(CausalConv { activation: attrs.choice("activation", Activation::None, &words)? }))
+    Ok(attrs.choice("activation", Activation::None, &words)?)
 }
 
 /// Batch, channels, length and taps.
@@ -47,10 +81,15 @@ fn sizes(cx: &OpCx) -> Result<[usize; 4], OpError> {
 }
 
 impl CausalConv {
+    /// Positions of the state.
+    fn keep(&self, taps: usize) -> usize {
+        (taps - 1).saturating_mul(self.dilation)
+    }
+
     /// The pieces that write the state: the last positions of the old state followed by X.
-    fn state(cx: &OpCx) -> Result<Vec<Piece>, OpError> {
+    fn state(&self, cx: &OpCx) -> Result<Vec<Piece>, OpError> {
         let [batch, channels, len, taps] = sizes(cx)?;
-        let (rows, keep) = (batch * channels, taps - 1);
+        let (rows, keep) = (batch * channels, self.keep(taps));
         let fresh = len.min(keep);
         let old = keep - fresh;
         let mut pieces = Vec::new();
@@ -83,7 +122,7 @@ impl Operator for CausalConv {
         cx.expect_counts(2..=4, 1..=2)?;
         let dtype = cx.dtype_of(X, FLOATS_TO_32)?;
         let [batch, channels, _, taps] = sizes(cx)?;
-        let state = Shape::new([batch, channels, taps - 1])?;
+        let state = Shape::new([batch, channels, self.keep(taps)])?;
         cx.expect_dtype(W, dtype)?;
         if cx.has(BIAS) {
             cx.expect_dtype(BIAS, dtype)?;
@@ -106,7 +145,7 @@ impl Operator for CausalConv {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        real_kernel("CausalConvWithState", cx, Run { sizes: sizes(cx)?, activation: self.activation })
+        real_kernel("CausalConvWithState", cx, Run { sizes: sizes(cx)?, op: *self })
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
@@ -120,30 +159,37 @@ impl Operator for CausalConv {
             (spec::causal_conv::PAST, u32::from(cx.has(PAST))),
             (spec::causal_conv::ACTIVATION, code),
         ];
-        let (n_word, channels, len, taps) = (word(n)?, word(channels)?, word(len)?, word(taps)?);
-        let params = params::CausalConv { n: n_word, channels, len, taps, act_a, act_b };
+        let params = params::CausalConv {
+            n: word(n)?,
+            channels: word(channels)?,
+            len: word(len)?,
+            taps: word(taps)?,
+            dilation: word(self.dilation)?,
+            act_a,
+            act_b,
+        };
         if n > 0 {
             let args = [Operand::Input(X), Operand::Input(W), pick(BIAS), pick(PAST), Operand::Output(0)];
             lower.dispatch_1d(kernel, &spec, &args, &params, n)?;
         }
-        region::gpu(lower, cx, &CausalConv::state(cx)?)
+        region::gpu(lower, cx, &self.state(cx)?)
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         (self.activation == Activation::None)
-            .then(|| Arc::new(CausalConv { activation: *activation }) as Arc<dyn Operator>)
+            .then(|| Arc::new(CausalConv { activation: *activation, ..*self }) as Arc<dyn Operator>)
     }
 }
 
 struct Run {
     sizes: [usize; 4],
-    activation: Activation,
+    op: CausalConv,
 }
 
 impl RealKernel for Run {
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let [batch, channels, len, taps] = self.sizes;
-        let (rows, keep) = (batch * channels, taps - 1);
+        let (rows, keep) = (batch * channels, self.op.keep(taps));
         let (outputs, inputs) = io.outputs();
         let [Some(y), Some(state)] = outputs else { return Err(KernelError::Absent { index: 4 }) };
         let (x, w) = (inputs.get(X, rows * len)?, inputs.get(W, channels * taps)?);
@@ -163,9 +209,9 @@ impl RealKernel for Run {
             let (all, c) = (sequence(r), r % channels);
             y.fill(bias.map_or(T::ZERO, |b| b[c]));
             for (k, w) in w[c * taps..][..taps].iter().enumerate() {
-                y.iter_mut().zip(&all[k..]).for_each(|(y, x)| *y += *w * *x);
+                y.iter_mut().zip(&all[k * self.op.dilation..]).for_each(|(y, x)| *y += *w * *x);
             }
-            self.activation.apply(y);
+            self.op.activation.apply(y);
         });
         if keep > 0 {
             state.par_chunks_mut(keep).enumerate().for_each(|(r, state)| {
@@ -183,22 +229,27 @@ mod tests {
 
     #[test]
     fn the_sequence_continues_from_the_state() {
-        for (len, taps, past, biased) in [
-            (7, 4, true, true),
-            (7, 4, false, false),
-            (2, 5, true, false),
-            (2, 5, false, true),
-            (3, 1, true, true),
-            (1, 2, true, false),
+        for (len, taps, past, biased, dilation) in [
+            (7, 4, true, true, 1),
+            (7, 4, false, false, 1),
+            (2, 5, true, false, 1),
+            (2, 5, false, true, 1),
+            (3, 1, true, true, 1),
+            (1, 2, true, false, 1),
+            (7, 3, true, true, 2),
+            (2, 4, true, false, 3),
+            (5, 3, false, true, 4),
         ] {
+            let keep = (taps - 1) * dilation;
             let op = CausalConv {
                 activation: if biased { Activation::of(Function::Swish) } else { Activation::None },
+                dilation,
             };
             let inputs = [
                 Some(tensor(&[2, 3, len], 1)),
                 Some(tensor(&[3, 1, taps], 2)),
                 biased.then(|| tensor(&[3], 3)),
-                past.then(|| tensor(&[2, 3, taps - 1], 4)),
+                past.then(|| tensor(&[2, 3, keep], 4)),
             ];
             let wide = |i: usize| -> Vec<f64> {
                 inputs[i]
@@ -208,11 +259,12 @@ mod tests {
             let (x, w, b, p) = (wide(0), wide(1), wide(2), wide(3));
             let (mut y, mut state) = (Vec::new(), Vec::new());
             for r in 0..6 {
-                let mut all = p[r * (taps - 1)..][..taps - 1].to_vec();
+                let mut all = p[r * keep..][..keep].to_vec();
                 all.extend(&x[r * len..][..len]);
                 for i in 0..len {
                     let sum: f64 =
-                        (0..taps).map(|k| all[i + k] * w[r % 3 * taps + k]).sum::<f64>() + b[r % 3];
+                        (0..taps).map(|k| all[i + k * dilation] * w[r % 3 * taps + k]).sum::<f64>()
+                            + b[r % 3];
                     y.push(if biased { sum / (1.0 + (-sum).exp()) } else { sum });
                 }
                 state.extend(&all[len..]);

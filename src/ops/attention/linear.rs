@@ -32,7 +32,7 @@ const BETA: usize = 5;
 pub struct LinearAttention {
     /// Heads of queries.
     pub q_heads: usize,
-    /// Heads of keys and values, which divide them.
+    /// Heads of keys and values, which divide them, or are a multiple of them.
     pub kv_heads: usize,
     /// Factor of the result; one over the root of the size of a key where there is none.
     pub scale: Option<f32>,
@@ -61,6 +61,14 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     }))
 }
 
+/// com.microsoft's LinearAttention: as ONNX's, and heads of values may be a multiple of those of queries, and of keys.
+pub(super) fn read_contrib(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    match attrs.int("state_window", 0)? {
+        0 => read(attrs, opset),
+        n => Err(OpError::unsupported(format!("LinearAttention that keeps the states of {n} positions"))),
+    }
+}
+
 /// A [`LinearAttention`] for given inputs.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
@@ -68,6 +76,8 @@ struct Sizes {
     len: usize,
     q_heads: usize,
     kv_heads: usize,
+    /// Heads of the keys that are given, each of which several heads of values share.
+    k_heads: usize,
     head: usize,
     v_head: usize,
     /// Decays of one position: one for each head, or one for each element of a key.
@@ -80,8 +90,9 @@ struct Sizes {
 
 impl LinearAttention {
     fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
-        if !self.q_heads.is_multiple_of(self.kv_heads) {
-            return Err(bad("q_num_heads", format!("is {}, no multiple of kv_num_heads", self.q_heads)));
+        if !self.q_heads.is_multiple_of(self.kv_heads) && !self.kv_heads.is_multiple_of(self.q_heads) {
+            let problem = format!("is {}, neither a multiple of kv_num_heads nor a part of it", self.q_heads);
+            return Err(bad("q_num_heads", problem));
         }
         let dims = |i: usize, heads: usize| match cx.shape(i)?.dims() {
             &[b, l, w] if w.is_multiple_of(heads) => Ok([b, l, w / heads]),
@@ -89,7 +100,12 @@ impl LinearAttention {
         };
         let [batch, len, head] = dims(Q, self.q_heads)?;
         let [_, _, v_head] = dims(V, self.kv_heads)?;
-        let width = [(K, self.kv_heads * head), (V, self.kv_heads * v_head)];
+        // Keys may be as many as queries, where these are fewer than values.
+        let k_heads = match cx.shape(K)?.last() {
+            Some(width) if *width == self.q_heads * head => self.q_heads.min(self.kv_heads),
+            _ => self.kv_heads,
+        };
+        let width = [(K, k_heads * head), (V, self.kv_heads * v_head)];
         for (i, width) in width {
             if cx.shape(i)?.dims() != [batch, len, width] {
                 return Err(cx.shape_error(i, format!("[{batch}, {len}, {width}]")));
@@ -119,6 +135,7 @@ impl LinearAttention {
             len,
             q_heads: self.q_heads,
             kv_heads: self.kv_heads,
+            k_heads,
             head,
             v_head,
             decays: found[0],
@@ -144,7 +161,7 @@ impl Operator for LinearAttention {
         let state = if cx.has(PAST) { cx.dtype_of(PAST, FLOATS_TO_32)? } else { dtype };
         let s = self.resolve(cx)?;
         Ok(vec![
-            TensorInfo::new(dtype, Shape::new([s.batch, s.len, s.q_heads.saturating_mul(s.v_head)])?),
+            TensorInfo::new(dtype, Shape::new([s.batch, s.len, s.heads().saturating_mul(s.v_head)])?),
             TensorInfo::new(state, Shape::new([s.batch, s.kv_heads, s.head, s.v_head])?),
         ])
     }
@@ -179,12 +196,14 @@ impl Operator for LinearAttention {
             (spec::linear_attention::PAST, u32::from(cx.has(PAST))),
         ];
         let groups = s.batch * s.kv_heads * s.v_head.div_ceil(COLS);
-        word(s.batch * s.len * s.q_heads * s.head.max(s.v_head))?;
+        word(s.batch * s.len * s.heads() * s.head.max(s.v_head))?;
         let params = params::LinearAttention {
             count: word(groups)?,
             len: word(s.len)?,
             heads: word(s.kv_heads)?,
-            share: word(s.q_heads / s.kv_heads)?,
+            share: word(s.share())?,
+            spread: word(s.spread())?,
+            k_spread: word(s.kv_heads / s.k_heads)?,
             head: word(s.head)?,
             v_head: word(s.v_head)?,
             betas: word(s.betas)?,
@@ -219,8 +238,19 @@ struct Given<'a, T> {
 }
 
 impl Sizes {
+    /// Heads of the result.
+    fn heads(&self) -> usize {
+        self.q_heads.max(self.kv_heads)
+    }
+
+    /// Heads of the result for each head of keys.
     fn share(&self) -> usize {
-        self.q_heads / self.kv_heads
+        self.heads() / self.kv_heads
+    }
+
+    /// Heads of the result for each head of queries.
+    fn spread(&self) -> usize {
+        self.heads() / self.q_heads
     }
 
     /// Walks the sequence for head `h` of element `b`; gives `[length, share, v_head]` results.
@@ -232,7 +262,8 @@ impl Sizes {
         for i in 0..self.len {
             let row = b * self.len + i;
             let at = row * self.kv_heads + h;
-            let k = &given.k[at * head..][..head];
+            let k_at = row * self.k_heads + h / (self.kv_heads / self.k_heads);
+            let k = &given.k[k_at * head..][..head];
             value.copy_from_slice(&given.v[at * v_head..][..v_head]);
             if let Some(decay) = given.decay {
                 for (d, state) in state.chunks_mut(v_head).enumerate() {
@@ -252,7 +283,8 @@ impl Sizes {
                 state.iter_mut().zip(&value).for_each(|(s, v)| *s += *k * *v);
             }
             for g in 0..self.share() {
-                let q = &given.q[(row * self.q_heads + h * self.share() + g) * head..][..head];
+                let q = row * self.q_heads + (h * self.share() + g) / self.spread();
+                let q = &given.q[q * head..][..head];
                 let out = &mut out[(i * self.share() + g) * v_head..][..v_head];
                 for (q, state) in q.iter().zip(state.chunks(v_head)) {
                     out.iter_mut().zip(state).for_each(|(o, s)| *o += *q * *s);
@@ -272,12 +304,12 @@ impl RealKernel for Sizes {
         let [Some(y), Some(state)] = outputs else { return Err(KernelError::Absent { index: 6 }) };
         let given = Given {
             q: inputs.get(Q, rows * s.q_heads * s.head)?,
-            k: inputs.get(K, rows * s.kv_heads * s.head)?,
+            k: inputs.get(K, rows * s.k_heads * s.head)?,
             v: inputs.get(V, rows * s.kv_heads * s.v_head)?,
             decay: inputs.get_opt(DECAY, rows * s.decays)?,
             beta: inputs.get_opt(BETA, rows * s.betas)?,
         };
-        check_len(6, y.len(), rows * s.q_heads * s.v_head)?;
+        check_len(6, y.len(), rows * s.heads() * s.v_head)?;
         check_len(7, state.len(), states)?;
         match inputs.get_opt(PAST, states)? {
             Some(past) => state.copy_from_slice(past),

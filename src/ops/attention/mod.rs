@@ -13,6 +13,7 @@ mod group_query;
 mod linear;
 mod multi_head;
 mod nbits;
+mod relative_bias;
 mod rotary;
 mod scaled;
 mod skip_norm;
@@ -28,7 +29,8 @@ pub use gate::Gate;
 pub use group_query::GroupQueryAttention;
 pub use linear::LinearAttention;
 pub use multi_head::MultiHeadAttention;
-pub use nbits::MatMulNBits;
+pub use nbits::{CodedMatMul, Codes, MatMulNBits};
+pub use relative_bias::RelativePositionBias;
 pub use rotary::RotaryEmbedding;
 pub use skip_norm::SkipNorm;
 pub use tensor_scatter::TensorScatter;
@@ -40,6 +42,9 @@ use crate::dtype::DType;
 use std::sync::Arc;
 
 type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
+
+/// The attribute of MatMulNBits that names the numbers which codes stand for; loaders write it, no file has it.
+pub const CODES: &str = "onepool.codes";
 
 /// Attribute `name`, a number of at least `least`.
 fn count(attrs: &AttrReader<'_>, name: &str, least: i64) -> Result<usize, OpError> {
@@ -70,12 +75,16 @@ pub const FAMILY: Family = Family {
         row("SwiGLU", 28, gate::read_swiglu),
         OpDef { types: &DType::ALL, ..row("TensorScatter", 24, tensor_scatter::read) },
         contrib("BiasGelu", gate::read_bias_gelu),
+        OpDef { types: FLOATS_TO_32, ..contrib("CausalConvWithState", causal_conv::read_contrib) },
         contrib("FastGelu", gate::read_fast_gelu),
         OpDef { types: FLOATS_TO_32, ..contrib("GroupQueryAttention", group_query::read) },
+        OpDef { types: FLOATS_TO_32, ..contrib("LinearAttention", linear::read_contrib) },
+        OpDef { types: FLOATS_TO_32, ..contrib("MatMulBnb4", nbits::read_bnb4) },
         OpDef { types: FLOATS_TO_32, ..contrib("MatMulNBits", nbits::read) },
         OpDef { types: FLOATS_TO_32, ..contrib("MoE", experts::read) },
         OpDef { types: multi_head::TYPES, ..contrib("MultiHeadAttention", multi_head::read) },
         OpDef { types: FLOATS_TO_32, ..contrib("QMoE", experts::read_coded) },
+        OpDef { types: relative_bias::TYPES, ..contrib("RelativePositionBias", relative_bias::read) },
         OpDef { types: FLOATS_TO_32, ..contrib("RotaryEmbedding", rotary::read_contrib) },
         contrib("SkipLayerNormalization", skip_norm::read_layer),
         contrib("SkipSimplifiedLayerNormalization", skip_norm::read_simplified),

@@ -26,11 +26,11 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
 
 /// Sizes of a gather: `[outer, size, inner]` of the data, and how many indices.
 #[derive(Clone, Copy)]
-pub(super) struct Sizes {
-    pub(super) outer: usize,
-    pub(super) size: usize,
-    pub(super) inner: usize,
-    pub(super) indices: usize,
+pub(crate) struct Sizes {
+    pub(crate) outer: usize,
+    pub(crate) size: usize,
+    pub(crate) inner: usize,
+    pub(crate) indices: usize,
 }
 
 impl Sizes {
@@ -65,7 +65,7 @@ impl Sizes {
 
     /// Emits the gather of elements of `bytes`; operands are the data, the indices of `words` words each, and
     /// the result.
-    pub(super) fn lower(
+    pub(crate) fn lower(
         self,
         lower: &mut Lowering<'_>,
         mut bytes: usize,

@@ -2,7 +2,7 @@
 
 mod compress;
 mod feature;
-mod gather;
+pub(crate) mod gather;
 mod gather_elements;
 mod gather_nd;
 mod non_zero;

@@ -14,7 +14,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::quant::QuantizedMatMul;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel, widened};
 use crate::ops::{
-    Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Quantized, Structure,
+    Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Port, Quantized, Structure,
 };
 use crate::shape::Shape;
 
@@ -162,6 +162,17 @@ impl Operator for Gemm {
             prepared: None,
         };
         product.lower(lower)
+    }
+
+    fn with_transposed(&self, port: Port, perm: &[i64]) -> Option<Arc<dyn Operator>> {
+        let mut gemm = self.clone();
+        let flag = match port {
+            Port::Input(0) => &mut gemm.trans_a,
+            Port::Input(1) => &mut gemm.trans_b,
+            _ => return None,
+        };
+        *flag = !*flag;
+        (perm == [1, 0]).then(|| Arc::new(gemm) as Arc<dyn Operator>)
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {

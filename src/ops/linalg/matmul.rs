@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::TYPES;
-use super::device::Product;
+use super::device::{Product, Source};
 use super::half_product::half_product_around;
 use super::integer::{Int, add_product};
 use super::product::{Around, Mat, Threads, product_around};
@@ -13,18 +13,20 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::quant::QuantizedMatMul;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{
-    Absorbed, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Quantized, Structure,
-    absorb, par,
+    Absorbed, Activation, AttrReader, Cost, Fact, Lowering, OpCx, OpError, Operand, Operator, Port,
+    Quantized, Structure, absorb, par,
 };
 use crate::shape::Shape;
 
-/// `activation(A x B + bias)`. Inputs: A, B and, where [`MatMul::biased`], a bias of B's last axis.
+/// `activation(A x B + bias)`. Inputs: A, B and, where [`MatMul::biased`], a bias of the product's last axis.
 #[derive(Clone, Debug, Default)]
 pub struct MatMul {
     /// Applied to the output.
     pub activation: Activation,
     /// Whether there is a third input: one number for every column of the output.
     pub biased: bool,
+    /// Whether B, of two dimensions, is given transposed.
+    pub transposed: bool,
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -37,6 +39,16 @@ impl MatMul {
     pub fn with_bias(&self) -> Option<MatMul> {
         let plain = !self.biased && self.activation == Activation::None;
         plain.then(|| MatMul { biased: true, ..self.clone() })
+    }
+
+    fn resolve(&self, cx: &OpCx) -> Result<Dims, OpError> {
+        if !self.transposed {
+            return Dims::resolve(cx);
+        }
+        let [a, b] = [cx.input(0)?, cx.input(1)?];
+        let &[n, k] = b.shape.dims() else { return Err(cx.shape_error(1, "two dimensions")) };
+        let b = TensorInfo::new(b.dtype, Shape::new([k, n])?);
+        Dims::resolve(&OpCx::for_infer(vec![Some(Fact::of(a.clone())), Some(Fact::of(b))], 1))
     }
 }
 
@@ -183,12 +195,12 @@ impl Operator for MatMul {
     }
 
     fn structure(&self) -> Option<Structure<'_>> {
-        let product = Structure::MatMul { alpha: 1.0, beta: 1.0, transposed: [false; 2] };
+        let product = Structure::MatMul { alpha: 1.0, beta: 1.0, transposed: [false, self.transposed] };
         (self.activation == Activation::None).then_some(product)
     }
 
     fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
-        self.structure()?;
+        self.structure().filter(|_| !self.transposed)?;
         Some(Arc::new(QuantizedMatMul { linear: true, biased: to.biased, clamp: to.clamp }))
     }
 
@@ -197,7 +209,7 @@ impl Operator for MatMul {
         cx.expect_counts(inputs..=inputs, 1..=1)?;
         let dtype = cx.dtype_of(0, TYPES)?;
         cx.expect_dtype(1, dtype)?;
-        let dims = Dims::resolve(cx)?;
+        let dims = self.resolve(cx)?;
         if self.biased {
             cx.expect_dtype(2, dtype)?;
             if cx.shape(2)?.dims() != [dims.n] {
@@ -211,28 +223,25 @@ impl Operator for MatMul {
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        Cost { flops: Dims::resolve(cx).map_or(0, |d| d.flops()), bytes: cx.bytes_touched() }
+        Cost { flops: self.resolve(cx).map_or(0, |d| d.flops()), bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let dims = Dims::resolve(cx)?;
         let sizes = [cx.input(0)?.elements(), cx.input(1)?.elements()];
+        let run = Run { dims: self.resolve(cx)?, sizes, op: self.clone() };
         match cx.dtype(0)? {
-            DType::I32 => Ok(integers::<i32>(dims, sizes)),
-            DType::I64 => Ok(integers::<i64>(dims, sizes)),
-            DType::U32 => Ok(integers::<u32>(dims, sizes)),
-            DType::U64 => Ok(integers::<u64>(dims, sizes)),
-            _ => real_kernel(
-                "MatMul",
-                cx,
-                Run { dims, sizes, activation: self.activation, biased: self.biased },
-            ),
+            DType::I32 => Ok(integers::<i32>(run)),
+            DType::I64 => Ok(integers::<i64>(run)),
+            DType::U32 => Ok(integers::<u32>(run)),
+            DType::U64 => Ok(integers::<u64>(run)),
+            _ => real_kernel("MatMul", cx, run),
         }
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let dims = Dims::resolve(cx)?;
+        let dims = self.resolve(cx)?;
         let mut product = Product::of(cx, &dims)?;
+        product.b = Source::input(cx, 1, dims.k, dims.n, self.transposed)?;
         product.c = self.biased.then_some((Operand::Input(2), [0, 1]));
         product.activation = self.activation;
         product.lower(lower)
@@ -241,6 +250,11 @@ impl Operator for MatMul {
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
         (self.activation == Activation::None)
             .then(|| Arc::new(MatMul { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
+    }
+
+    fn with_transposed(&self, port: Port, perm: &[i64]) -> Option<Arc<dyn Operator>> {
+        let right = port == Port::Input(1) && perm == [1, 0];
+        right.then(|| Arc::new(MatMul { transposed: !self.transposed, ..self.clone() }) as Arc<dyn Operator>)
     }
 
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
@@ -263,8 +277,16 @@ impl Operator for MatMul {
 struct Run {
     dims: Dims,
     sizes: [usize; 2],
-    activation: Activation,
-    biased: bool,
+    op: MatMul,
+}
+
+impl Run {
+    /// B of product (_, j).
+    fn right<'a, T>(&self, b: &'a [T], j: usize) -> Mat<'a, T> {
+        let Dims { n, k, .. } = self.dims;
+        let b = &b[j * k * n..];
+        if self.op.transposed { Mat::transposed(b, k) } else { Mat::rows(b, n) }
+    }
 }
 
 impl RealKernel for Run {
@@ -276,19 +298,16 @@ impl RealKernel for Run {
         let a = inputs.get(0, self.sizes[0])?;
         let half = inputs.half(1, self.sizes[1])?;
         let b = if half.is_none() { inputs.get(1, self.sizes[1])? } else { &[] };
-        let bias = if self.biased { Some(inputs.get(2, n)?) } else { None };
+        let bias = if self.op.biased { Some(inputs.get(2, n)?) } else { None };
         if y.is_empty() {
             return Ok(());
         }
         let one = |(y, (i, j)): (&mut [T], (usize, usize)), threads| {
             let a = Mat::rows(&a[i * m * k..], k);
-            let around = Around { bias, activation: self.activation };
+            let around = Around { bias, activation: self.op.activation };
             match half {
-                Some(b) => {
-                    let b = Mat::rows(&b[j * k * n..], n);
-                    half_product_around([m, n, k], a, b, y, n, around, threads)
-                }
-                None => product_around([m, n, k], a, Mat::rows(&b[j * k * n..], n), y, n, around, threads),
+                Some(b) => half_product_around([m, n, k], a, self.right(b, j), y, n, around, threads),
+                None => product_around([m, n, k], a, self.right(b, j), y, n, around, threads),
             }
         };
         if pairs.len() >= rayon::current_num_threads() {
@@ -299,20 +318,20 @@ impl RealKernel for Run {
     }
 }
 
-fn integers<T: Int>(dims: Dims, sizes: [usize; 2]) -> NativeKernel {
+fn integers<T: Int>(run: Run) -> NativeKernel {
     NativeKernel::new("MatMul", move |args| {
-        let Dims { m, n, k, ref pairs, ref output, .. } = dims;
+        let Dims { m, n, k, ref pairs, ref output, .. } = run.dims;
         let (a, b) = (args.read::<T>(0)?, args.read::<T>(1)?);
         let y = args.take_write::<T>(2)?;
-        check_len(0, a.len(), sizes[0])?;
-        check_len(1, b.len(), sizes[1])?;
+        check_len(0, a.len(), run.sizes[0])?;
+        check_len(1, b.len(), run.sizes[1])?;
         check_len(2, y.len(), output.elements())?;
         y.fill(bytemuck::Zeroable::zeroed());
         if y.is_empty() {
             return Ok(());
         }
         for (y, (i, j)) in y.chunks_mut(m * n).zip(pairs.iter()) {
-            add_product(n, k, Mat::rows(&a[i * m * k..], k), Mat::rows(&b[j * k * n..], n), y);
+            add_product(n, k, Mat::rows(&a[i * m * k..], k), run.right(b, j), y);
         }
         Ok(())
     })
@@ -482,7 +501,8 @@ mod tests {
         for (i, (a, b)) in cases.iter().enumerate() {
             let (a, b) = (tensor(a, 1), tensor(b, 2));
             let n = if b.shape().rank() == 1 { 1 } else { *b.shape().last().unwrap() };
-            let biased = MatMul { biased: true, activation: Activation::of(Function::Relu) };
+            let biased =
+                MatMul { biased: true, activation: Activation::of(Function::Relu), ..MatMul::default() };
             let inputs = [Some(a), Some(b), Some(tensor(&[n], 3))];
             let known: &[usize] = if i % 2 == 0 { &[1] } else { &[] };
             for change in [as_is, no_texels, short_texels] {
@@ -510,12 +530,55 @@ mod tests {
         }
     }
 
+    /// B read by columns is B transposed before; several rows, one, and sizes that are no whole texels.
+    #[test]
+    fn a_transposed_operand_gives_the_same() {
+        let op = MatMul { transposed: true, ..MatMul::default() };
+        let shapes: &[(&[usize], [usize; 2])] = &[
+            (&[2, 3, 36], [50, 36]),
+            (&[1, 64], [70, 64]),
+            (&[5, 13], [9, 13]),
+            (&[40], [33, 40]),
+            (&[3, 0], [4, 0]),
+        ];
+        for (a, [n, k]) in shapes {
+            let (a, b) = (tensor(a, 1), tensor(&[*n, *k], 2));
+            let v = b.to_f32s().unwrap();
+            let turned: Vec<f32> = (0..n * k).map(|i| v[i % n * k + i / n]).collect();
+            let turned = Tensor::new([*k, *n], &turned).unwrap();
+            let want = run_f32(&MatMul::default(), &[Some(a.clone()), Some(turned)]).unwrap();
+            let want_wide: Vec<f64> = want.to_f32s().unwrap().into_iter().map(f64::from).collect();
+            let inputs = [Some(a.clone()), Some(b.clone())];
+            let got = run_f32(&op, &inputs).unwrap();
+            assert_eq!(got.shape(), want.shape());
+            assert_near(&got, &want_wide, 1e-5);
+            #[cfg(feature = "vulkan")]
+            for change in [crate::ops::testing::as_is, crate::ops::testing::no_texels] {
+                use crate::ops::testing::Check;
+                if *k == 0 {
+                    continue;
+                }
+                let half = |t: &Tensor| {
+                    Some(tensor_of(t.shape().dims(), &t.to_f32s().unwrap(), half::f16::from_f32))
+                };
+                Check::new(&op, &inputs).constants(&[1]).pretend(change).tolerance(1e-5).run();
+                let halves = [half(&a), half(&b)];
+                Check::new(&op, &halves).constants(&[1]).pretend(change).tolerance(4e-3).run();
+            }
+        }
+        let integers = [Tensor::new([1, 2], &[1i32, 2]), Tensor::new([3, 2], &[1i32, 2, 3, 4, 5, 6])];
+        let got = run_cpu(&op, &integers.map(|t| Some(t.unwrap())), 1).unwrap().remove(0);
+        assert_eq!(got.as_slice::<i32>().unwrap(), [5, 11, 17]);
+        assert!(facts(&op, &[Some(tensor(&[2, 3], 1)), Some(tensor(&[3, 4], 2))], 1).is_err());
+        assert!(facts(&op, &[Some(tensor(&[2, 3], 1)), Some(tensor(&[2, 4, 3], 2))], 1).is_err());
+    }
+
     /// Sizes for which there are enough wide tiles.
     #[cfg(feature = "vulkan")]
     #[test]
     fn devices_compute_large_products_the_same() {
         use crate::ops::testing::{Check, no_texels};
-        let biased = MatMul { biased: true, activation: Activation::of(Function::Relu) };
+        let biased = MatMul { biased: true, activation: Activation::of(Function::Relu), ..MatMul::default() };
         let check = |inputs: &[Option<Tensor>], tolerance| {
             Check::new(&biased, inputs).pretend(no_texels).tolerance(tolerance).run();
             Check::new(&MatMul::default(), &inputs[..2]).pretend(no_texels).tolerance(tolerance).run();

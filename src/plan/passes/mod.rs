@@ -14,6 +14,7 @@ mod mixed_precision;
 mod place_in_images;
 mod place_nodes;
 mod quantize;
+mod read_transposed;
 mod recognize_activations;
 mod recognize_attention;
 mod report;
@@ -114,6 +115,14 @@ pub const PIPELINE: &[Pass] = &[
         when: |o| o.integers != Integers::Never,
         counts: Counts::Quantized,
         run: PassFn::Graph(quantize::quantize),
+    },
+    Pass {
+        name: "read_transposed",
+        does: "Lets products read a large weight transposed where another operator reads it as it is.",
+        needed: None,
+        when: |o| o.fuse,
+        counts: Counts::Fused,
+        run: PassFn::Graph(|graph, _| read_transposed::read_transposed(graph)),
     },
     Pass {
         name: "fold_weights",

@@ -9,7 +9,7 @@ use crate::backend::DeviceInfo;
 use crate::dot::Unit;
 use crate::dtype::{DType, Overflow};
 use crate::graph::{GraphBuilder, StorageScope, Tensor, TensorId, TensorInfo};
-use crate::ops::attention::MatMulNBits;
+use crate::ops::attention::{Codes, MatMulNBits};
 use crate::ops::conv::Conv;
 use crate::ops::linalg::MatMul;
 use crate::ops::movement::Transpose;
@@ -252,7 +252,7 @@ fn exact_activations_take_the_rounding_from_products() {
     let x = g.input("x", DType::F32, [1.into(), 64.into()]);
     let codes = g.constant("codes", Tensor::new([3, 2, 16], &[0x99u8; 96]).unwrap());
     let scales = g.constant("scales", Tensor::new([3, 2], &[0.25f32; 6]).unwrap());
-    let product = MatMulNBits { k: 64, n: 3, bits: 4, block: 32, rounds: true };
+    let product = MatMulNBits { k: 64, n: 3, bits: 4, block: 32, rounds: true, codes: Codes::Whole };
     let y = op(&mut g, product, &[x, codes, scales]);
     g.output("y", y);
     let graph = g.build().unwrap();

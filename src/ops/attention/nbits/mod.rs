@@ -1,9 +1,15 @@
 //! com.microsoft's MatMulNBits: a product with weights of 2, 4 or 8 bits in blocks that share a scale.
 
+mod book;
+mod by_book;
 mod native;
 mod rounded;
 #[cfg(test)]
 mod tests;
+
+pub use book::Codes;
+pub use by_book::CodedMatMul;
+pub(super) use by_book::read_bnb4;
 
 use std::sync::Arc;
 
@@ -44,9 +50,14 @@ pub struct MatMulNBits {
     /// Whether elements of A may be rounded to 8 bits, with a scale for each block of a row: `accuracy_level` 4. The
     /// native function does so where its integers are faster.
     pub rounds: bool,
+    /// The numbers that codes stand for.
+    pub codes: Codes,
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
+    if let Some(op) = by_book::read(attrs)? {
+        return Ok(op);
+    }
     let bits = attrs.int("bits", 4)?;
     if ![2, 4, 8].contains(&bits) {
         return Err(OpError::unsupported(format!("MatMulNBits of {bits} bits; 2, 4 and 8 are read")));
@@ -71,6 +82,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
         bits: bits as usize,
         block,
         rounds,
+        codes: Codes::Whole,
     }))
 }
 
@@ -87,9 +99,12 @@ impl MatMulNBits {
         self.k.div_ceil(self.block)
     }
 
-    /// Bytes of the codes of one column.
+    /// Bytes of the codes of one column; where codes stand for numbers of a book the last block may be short.
     fn bytes(&self) -> usize {
-        self.blocks() * (self.block * self.bits / 8)
+        match self.codes {
+            Codes::Whole => self.blocks() * (self.block * self.bits / 8),
+            _ => (self.k * self.bits).div_ceil(8),
+        }
     }
 
     /// Bytes of the packed zero points of one column.
@@ -149,7 +164,7 @@ impl Operator for MatMulNBits {
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(3..=6, 1..=1)?;
         let dtype = cx.dtype_of(A, FLOATS_TO_32)?;
-        cx.expect_dtype(B, DType::U8)?;
+        cx.expect_dtype(B, self.codes.dtype())?;
         cx.expect_dtype(SCALES, dtype)?;
         if cx.has(ZEROS) {
             cx.dtype_of(ZEROS, &[DType::U8, dtype])?;
@@ -194,6 +209,10 @@ impl Operator for MatMulNBits {
         };
         word(m.saturating_mul(self.k.max(self.n)))?;
         word(self.n * self.bytes())?;
+        if !self.bytes().is_multiple_of(4) {
+            return Err(OpError::unsupported(format!("columns of {} bytes on a device", self.bytes())));
+        }
+        let book = self.codes.packed(lower)?;
         let bias = u32::from(cx.has(BIAS));
         let pick = |given: bool, i: usize| if given { Operand::Input(i) } else { Operand::Unused };
         let args = [
@@ -204,6 +223,7 @@ impl Operator for MatMulNBits {
             pick(zeros == Zeros::Numbers, ZEROS),
             pick(cx.has(BIAS), BIAS),
             Operand::Output(0),
+            book.unwrap_or(Operand::Unused),
         ];
         let [m, n, k] = [m, self.n, self.k].map(|d| d as u32);
         let (block, blocks) = (self.block as u32, self.blocks() as u32);
@@ -215,6 +235,8 @@ impl Operator for MatMulNBits {
             (spec::nbits::BITS, self.bits as u32),
             (spec::nbits::ZEROS, zeros as u32),
             (spec::nbits::BIASED, bias),
+            (spec::nbits::BOOK, book.is_some().into()),
+            (spec::nbits::SWAP, self.codes.swaps().into()),
         ];
         let params = params::Nbits { m, n, k, block, blocks, words, zero_bytes };
         if wide.is_some() {

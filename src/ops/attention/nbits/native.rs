@@ -17,6 +17,7 @@ const LANES: usize = 8;
 impl Sizes {
     /// Code `i` of a packed row.
     fn code(&self, row: &[u8], i: usize) -> u8 {
+        let i = i ^ usize::from(self.op.codes.swaps());
         match self.op.bits {
             8 => row[i],
             bits => row[i * bits / 8] >> (i * bits % 8) & (0xff >> (8 - bits)),
@@ -62,7 +63,9 @@ impl RealKernel for Sizes {
             None => Cow::Borrowed(inputs.get(SCALES, n * blocks)?),
         };
         let middle = T::from_f64((1u32 << (bits - 1)).into());
-        if m <= FEW_ROWS {
+        let book = self.op.codes.numbers();
+        let book: Option<Vec<T>> = book.map(|b| b.into_iter().map(|v| T::from_f64(v.into())).collect());
+        if m <= FEW_ROWS && book.is_none() {
             let zero = |column: usize, j: usize| match (packed, numbers) {
                 (Some(z), _) => f32::from(self.code(&z[column * self.op.zero_bytes()..], j)),
                 (None, Some(z)) => z[column * blocks + j].to_f64() as f32,
@@ -89,6 +92,12 @@ impl RealKernel for Sizes {
                     (None, None) => middle,
                 };
                 let scale = scales[column * blocks + j];
+                if let Some(book) = &book {
+                    for (i, out) in out.iter_mut().enumerate() {
+                        *out = book[usize::from(self.code(row, j * block + i))] * scale;
+                    }
+                    continue;
+                }
                 for (i, out) in out.iter_mut().enumerate() {
                     *out = (T::from_f64(self.code(row, j * block + i).into()) - zero) * scale;
                 }

@@ -94,7 +94,7 @@ fn check(op: MatMulNBits, m: usize, zeros: usize, biased: bool) {
 
 #[test]
 fn products_match_their_definition() {
-    let op = |k, n, bits, block| MatMulNBits { k, n, bits, block, rounds: false };
+    let op = |k, n, bits, block| MatMulNBits { k, n, bits, block, rounds: false, codes: Codes::Whole };
     for m in [1, 3, 70] {
         check(op(70, 67, 4, 16), m, 0, true);
         check(op(96, 9, 4, 32), m, 1, false);
@@ -123,7 +123,7 @@ fn products_match_their_definition() {
 
 #[test]
 fn misfits_are_errors() {
-    let op = MatMulNBits { k: 32, n: 3, bits: 4, block: 16, rounds: false };
+    let op = MatMulNBits { k: 32, n: 3, bits: 4, block: 16, rounds: false, codes: Codes::Whole };
     let infers = |a: usize, b: usize, s: usize| {
         let codes = Tensor::new([3, 2, b], &vec![0u8; 6 * b]).unwrap();
         facts(&op, &[Some(tensor(&[2, a], 1)), Some(codes), Some(tensor(&[3, s], 2))], 1).is_ok()
@@ -136,7 +136,7 @@ fn misfits_are_errors() {
 
 /// What rows of 0.5, and a last row with `odd` in it, give with rounding.
 fn rounded_rows(odd: f32) -> Vec<f32> {
-    let op = MatMulNBits { k: 64, n: 3, bits: 4, block: 32, rounds: true };
+    let op = MatMulNBits { k: 64, n: 3, bits: 4, block: 32, rounds: true, codes: Codes::Whole };
     let mut a = vec![0.5f32; 3 * 64];
     a[2 * 64 + 40] = odd;
     let inputs = [
@@ -175,4 +175,79 @@ fn rounding_is_for_accuracy_level_four_alone() {
     assert!(rounds(Some(4)));
     assert!(!rounds(None) && !rounds(Some(0)) && !rounds(Some(1)));
     assert!(read(Some(5)).is_err() && read(Some(-1)).is_err());
+}
+
+/// Codes of 4 bits that stand for numbers, the first of two in the higher bits; rows that are vectors and tiles.
+#[test]
+fn bnb4_matches_its_definition() {
+    for (quant_type, codes) in [(0, Codes::Fp4), (1, Codes::Nf4)] {
+        for (m, n, k, block) in [(1, 9, 64, 16), (3, 7, 128, 64), (9, 70, 64, 32), (2, 5, 256, 128)] {
+            let int = |n: usize| AttrValue::Int(n as i64);
+            let map = attrs(&[
+                ("K", int(k)),
+                ("N", int(n)),
+                ("block_size", int(block)),
+                ("quant_type", int(quant_type)),
+            ]);
+            let op = read_bnb4(&mut AttrReader::new(&map, 3, 1), 1).unwrap();
+            let all = bytes(n * k / 2, 2);
+            let inputs = [
+                Some(tensor(&[m, k], 1)),
+                Some(Tensor::new([n * k / 2], &all).unwrap()),
+                Some(tensor(&[n * k / block], 3)),
+            ];
+            let (a, scales) = (
+                inputs[0].as_ref().unwrap().to_f32s().unwrap(),
+                inputs[2].as_ref().unwrap().to_f32s().unwrap(),
+            );
+            let book = codes.numbers().unwrap();
+            let weight = |i: usize| {
+                let code = if i.is_multiple_of(2) { all[i / 2] >> 4 } else { all[i / 2] & 15 };
+                f64::from(book[usize::from(code)]) * f64::from(scales[i / block])
+            };
+            let sum = |r: usize, c: usize| -> f64 {
+                (0..k).map(|i| f64::from(a[r * k + i]) * weight(c * k + i)).sum()
+            };
+            let want: Vec<f64> = (0..m * n).map(|i| sum(i / n, i % n)).collect();
+            let got = run_cpu(&*op, &inputs, 1).unwrap();
+            assert_eq!(got[0].shape().dims(), [m, n]);
+            assert_near(&got[0], &want, 1e-5);
+            #[cfg(feature = "vulkan")]
+            crate::ops::testing::check_op(&*op, &inputs, 1e-4);
+        }
+    }
+}
+
+#[test]
+fn bnb4_of_other_forms_is_refused() {
+    let of = |list: &[(&str, i64)]| {
+        let list: Vec<(&str, AttrValue)> = list.iter().map(|(name, v)| (*name, AttrValue::Int(*v))).collect();
+        let map = attrs(&list);
+        read_bnb4(&mut AttrReader::new(&map, 3, 1), 1).map(|_| ()).map_err(|e| e.to_string())
+    };
+    let good = [("K", 64), ("N", 4), ("block_size", 16), ("quant_type", 1)];
+    assert_eq!(of(&good), Ok(()));
+    let with = |name, v| {
+        [&good[..], &[]]
+            .concat()
+            .into_iter()
+            .map(|(n, old)| (n, if n == name { v } else { old }))
+            .collect::<Vec<_>>()
+    };
+    assert!(of(&with("quant_type", 2)).is_err_and(|e| e.contains("quant_type")));
+    assert!(of(&with("block_size", 24)).is_err_and(|e| e.contains("block_size")));
+    assert!(of(&with("K", 40)).is_err_and(|e| e.contains("blocks")));
+    assert!(of(&good[..3]).is_err_and(|e| e.contains("quant_type")));
+    assert!(of(&[&good[..], &[("transB", 0)]].concat()).is_err_and(|e| e.contains("transposed")));
+    let map = attrs(&good.map(|(name, v)| (name, AttrValue::Int(v))));
+    let op = read_bnb4(&mut AttrReader::new(&map, 3, 1), 1).unwrap();
+    let infers = |a: usize, b: usize, scales: usize| {
+        let inputs = [
+            Some(tensor(&[2, a], 1)),
+            Some(Tensor::new([b], &vec![0u8; b]).unwrap()),
+            Some(tensor(&[scales], 3)),
+        ];
+        facts(&*op, &inputs, 1).is_ok()
+    };
+    assert!(infers(64, 128, 16) && !infers(60, 128, 16) && !infers(64, 127, 16) && !infers(64, 128, 15));
 }
