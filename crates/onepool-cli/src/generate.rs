@@ -15,7 +15,7 @@ use super::precision::PrecisionArgs;
 use super::stop::StopArgs;
 use super::table::bytes;
 use onepool::generate::{
-    Finish, GenerateOptions, Generated, Generator, Message, ModelFolder, Prompt, Sampling,
+    Finish, GenerateOptions, Generated, Generator, Message, ModelFolder, Prompt, Sampling, TextRequest,
 };
 use onepool::session::{Session, SharedArena};
 
@@ -24,9 +24,12 @@ use onepool::session::{Session, SharedArena};
 pub(super) struct Args {
     /// A GGUF file, or the model's folder: an ONNX graph with genai_config.json (or config.json) and tokenizer.json.
     model: PathBuf,
-    /// The text to go on from; several run one after another.
+    /// The text to go on from; may be given several times.
     #[arg(short, long, required = true, value_name = "TEXT")]
     prompt: Vec<String>,
+    /// The most prompts that run at once; each has a cache of its own.
+    #[arg(long, default_value_t = 8, value_name = "PROMPTS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    batch: u16,
     /// Gives each prompt as a user's message to the model's chat template.
     #[arg(long)]
     chat: bool,
@@ -206,27 +209,15 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         cancel: None,
     };
     let mut texts = Vec::new();
-    for (text, prompt) in args.prompt.iter().zip(prompts) {
-        if !texts.is_empty() {
-            out.line("")?;
-        }
-        let mut written = Ok(());
-        let made = generator.generate(prompt, &options, |piece| {
-            written = out.piece(piece);
-            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        written?;
-        out.line("")?;
-        out.flush()?;
-        let made = Text::new(text, &made);
-        note(out, &made.line());
-        let is_cancelled = made.finish == "cancelled";
-        texts.push(made);
-        if is_cancelled {
+    let all: Vec<(&String, Prompt<'_>)> = args.prompt.iter().zip(prompts).collect();
+    for group in all.chunks(usize::from(args.batch)) {
+        let made = together(&mut generator, group, &options, !texts.is_empty(), out)?;
+        texts.extend(made);
+        if texts.iter().any(|text| text.finish == "cancelled") {
             break;
         }
     }
-    let is_cancelled = texts.last().is_some_and(|text| text.finish == "cancelled");
+    let is_cancelled = texts.iter().any(|text| text.finish == "cancelled");
     out.json(&Report {
         model: args.model.display().to_string(),
         device,
@@ -237,6 +228,45 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         texts: &texts,
     })?;
     if is_cancelled { Err(CliError::Interrupted) } else { Ok(ExitCode::SUCCESS) }
+}
+
+/// Makes the texts of several prompts at once. The first is printed as it comes, the others after it.
+fn together(
+    generator: &mut Generator,
+    group: &[(&String, Prompt<'_>)],
+    options: &GenerateOptions,
+    is_later: bool,
+    out: &mut Output,
+) -> Result<Vec<Text>, CliError> {
+    if is_later {
+        out.line("")?;
+    }
+    let mut written = Ok(());
+    let mut first = |piece: &str| {
+        written = out.piece(piece);
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let mut others = vec![|_: &str| ControlFlow::Continue(()); group.len() - 1];
+    let told = others.iter_mut().map(|told| told as &mut dyn FnMut(&str) -> ControlFlow<()>);
+    let told = std::iter::once(&mut first as &mut dyn FnMut(&str) -> ControlFlow<()>).chain(told);
+    let requests = group.iter().zip(told);
+    let requests =
+        requests.map(|((_, prompt), told)| TextRequest { prompt: *prompt, options, told }).collect();
+    let all = generator.generate_all(requests)?;
+    written?;
+    let mut texts = Vec::new();
+    for (i, (made, (prompt, _))) in all.iter().zip(group).enumerate() {
+        if i > 0 {
+            out.line("")?;
+            out.piece(&made.text)?;
+        }
+        out.line("")?;
+        out.flush()?;
+        let text = Text::new(prompt, made);
+        note(out, &text.line());
+        texts.push(text);
+    }
+    Ok(texts)
 }
 
 fn messages(args: &Args, text: &str) -> Vec<Message> {

@@ -39,6 +39,8 @@ fn several_prompts_share_their_plans_and_seeds_repeat() {
     let tokens = |made: &serde_json::Value, at: usize| made["texts"][at]["tokens"].clone();
     assert_eq!(tokens(&made, 0), tokens(&made, 2));
     assert_ne!(tokens(&made, 0), tokens(&made, 1));
+    let alone = json(&[&sampled[..], &["--seed", "5", "--batch", "1"]].concat());
+    assert_eq!([0, 1, 2].map(|at| tokens(&alone, at)), [0, 1, 2].map(|at| tokens(&made, at)));
     assert!(made["plans"].as_u64().unwrap() <= 3, "{}", made["plans"]);
     let other = json(&[&sampled[..], &["--seed", "6"]].concat());
     assert_ne!(tokens(&made, 0), tokens(&other, 0));
