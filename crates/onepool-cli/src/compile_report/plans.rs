@@ -19,7 +19,7 @@ use onepool::kernel::{KernelId, KernelSource};
 use onepool::ops::StepKernel;
 use onepool::plan::{
     self, Assignment, Compiler, GraphCx, KernelCode, Plan, PlanCache, PlanError, PlanOptions, PlanOutcome,
-    Precision,
+    Precision, Work,
 };
 use onepool::session::IoInfo;
 use onepool::shape::Dim;
@@ -42,12 +42,34 @@ pub(super) struct PlannedModel {
     /// Nodes that run on the device, and those that do not.
     nodes: usize,
     fallen: usize,
+    /// The nodes that run on it, in order.
+    steps: Vec<Step>,
     /// What is not in the report: why there is no plan, or that it is the plan of a part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) remark: Option<String>,
     /// Symbols of its inputs.
     #[serde(skip)]
     symbols: BTreeSet<String>,
+}
+
+/// A node that runs on the device.
+#[derive(Debug, Serialize)]
+struct Step {
+    name: String,
+    op: &'static str,
+    /// Its arithmetic operations and the bytes of its inputs and outputs.
+    flops: u64,
+    bytes: u64,
+    /// Copies and fills.
+    transfers: usize,
+    dispatches: Vec<Dispatch>,
+}
+
+/// A kernel in a step.
+#[derive(Debug, Serialize)]
+struct Dispatch {
+    kernel: String,
+    groups: [u32; 3],
 }
 
 /// The kernels of the plan of the model at `path` for `table`, whose first device is the one that is looked at.
@@ -79,6 +101,7 @@ pub(super) fn plan_model(
         lanes: table.first().map_or(1, |device| device.subgroup),
         nodes: 0,
         fallen: 0,
+        steps: Vec::new(),
         remark: None,
         symbols: ios.iter().flat_map(of_io).filter_map(symbol).collect(),
     };
@@ -94,6 +117,7 @@ pub(super) fn plan_model(
     };
     model.fallen = plan.report.nodes.iter().filter(|node| node.device != 0).count();
     model.nodes = plan.report.nodes.len() - model.fallen;
+    model.steps = steps(&plan);
     let kernels = plan.kernels.into_iter().filter(|kernel| kernel.device == 0);
     let kernels = kernels.filter_map(|kernel| {
         let (source, id) = match kernel.code {
@@ -104,6 +128,32 @@ pub(super) fn plan_model(
         Some(Planned { source, id, spec: kernel.spec })
     });
     Ok((model, kernels.collect()))
+}
+
+/// The nodes on the first device with their commands.
+fn steps(plan: &Plan) -> Vec<Step> {
+    let mut steps: BTreeMap<u32, Step> = BTreeMap::new();
+    for (i, node) in (0..).zip(&plan.report.nodes).filter(|(_, node)| node.device == 0) {
+        let (flops, bytes) = (node.cost.flops, node.cost.bytes);
+        let step =
+            Step { name: node.name.clone(), op: node.op, flops, bytes, transfers: 0, dispatches: Vec::new() };
+        steps.insert(i, step);
+    }
+    for command in plan.segments.iter().filter(|s| s.device == 0).flat_map(|s| &s.commands) {
+        let Some(step) = steps.get_mut(&command.node) else { continue };
+        match &command.work {
+            Work::Dispatch { kernel, groups, .. } => {
+                let kernel = plan.kernels.get(*kernel as usize).map(|kernel| match &kernel.code {
+                    KernelCode::Device(StepKernel::Table(id)) => id.info().name.to_owned(),
+                    KernelCode::Device(StepKernel::Module(source)) => source.name().to_owned(),
+                    KernelCode::Native(native) => native.name().to_owned(),
+                });
+                step.dispatches.push(Dispatch { kernel: kernel.unwrap_or_default(), groups: *groups });
+            }
+            Work::Copy { .. } | Work::Move { .. } | Work::Fill { .. } => step.transfers += 1,
+        }
+    }
+    steps.into_values().collect()
 }
 
 const FIRST_STAGE: &str = "the run decides sizes: this is its first stage alone";

@@ -82,6 +82,27 @@ fn the_kernels_of_a_plan_are_compiled_for_a_device_without_memory() {
 }
 
 #[test]
+fn the_steps_of_a_plan_say_what_they_compute_move_and_launch() {
+    let out = on_phoenix(&[MODEL, &["--subgroup", "64", "--json"]].concat());
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let model = &report["models"][0];
+    let steps = model["steps"].as_array().unwrap();
+    assert_eq!(model["nodes"], steps.len());
+    // A 3x3 convolution of 24 channels to 24 at 32x48, its weights and bias read once.
+    let (elements, weights) = (24 * 32 * 48_u64, 24 * 24 * 9 + 24);
+    let is_inner = |step: &&Value| step["op"] == "Conv" && step["bytes"] == 4 * (2 * elements + weights);
+    let inner = steps.iter().find(is_inner).unwrap_or_else(|| panic!("{steps:?}"));
+    let flops = inner["flops"].as_u64().unwrap();
+    assert!((2 * 9 * 24 * elements..2 * 9 * 24 * elements + 4 * elements).contains(&flops), "{inner}");
+    for step in steps {
+        for dispatch in step["dispatches"].as_array().unwrap() {
+            assert!(!dispatch["kernel"].as_str().unwrap().is_empty(), "{step}");
+            assert!(dispatch["groups"].as_array().unwrap().iter().all(|n| n.as_u64() > Some(0)), "{step}");
+        }
+    }
+}
+
+#[test]
 fn arguments_that_make_no_sense_are_named() {
     let fails = |args: &[&str], phrase: &str| {
         let out = on_phoenix(&[MODEL, args].concat());
