@@ -166,6 +166,9 @@ impl Rows<'_> {
         tensor: &CacheTensor,
         count: usize,
     ) -> Result<(), GenerateError> {
+        if count == 0 {
+            return Ok(());
+        }
         match (&self.memory.place, &to.memory.place) {
             (Place::Region(from_region), Place::Region(to_region)) => {
                 let (from_bytes, mut to_bytes) = (from_region.read()?, to_region.write()?);
@@ -191,6 +194,72 @@ impl Rows<'_> {
             _ => return Err(GenerateError::Unsupported("a cache on two kinds of memory".to_owned())),
         }
         Ok(())
+    }
+}
+
+/// Mapped memory for the rows of one sequence, of the kind that copies to and from it take.
+fn staging(
+    session: &Session,
+    tensor: &CacheTensor,
+    rows: usize,
+    placement: Placement,
+) -> Result<CacheMemory, GenerateError> {
+    let bytes = tensor.bytes(rows).max(16);
+    let place = match tensor.context(session) {
+        Some(context) => {
+            let bytes = (bytes as u64).next_multiple_of(16);
+            let desc = BufferDesc { bytes, placement, label: "keys and values of a file" };
+            Place::Buffer(context.create_buffer(&desc)?)
+        }
+        None => Place::Region(HostRegion::new(bytes)?.into_shared()),
+    };
+    Ok(CacheMemory { place, rows })
+}
+
+impl CacheMemory {
+    /// The first `count` rows of each head of a sequence.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn read(
+        &self,
+        session: &Session,
+        tensor: &CacheTensor,
+        sequence: usize,
+        count: usize,
+    ) -> Result<Vec<u8>, GenerateError> {
+        let staged = staging(session, tensor, count, Placement::Readback)?;
+        let to = Rows { memory: &staged, sequence: 0, at: 0 };
+        Rows { memory: self, sequence, at: 0 }.copy_to(&to, session, tensor, count)?;
+        finish(session, std::slice::from_ref(tensor))?;
+        let mut bytes = vec![0; tensor.bytes(count)];
+        match &staged.place {
+            Place::Region(region) => bytes.copy_from_slice(&region.read()?[..tensor.bytes(count)]),
+            Place::Buffer(buffer) => buffer.map_read()?.copy_to(&mut bytes)?,
+        }
+        Ok(bytes)
+    }
+
+    /// Writes the first `count` rows of each head of a sequence, of which `bytes` has all.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn write(
+        &self,
+        session: &Session,
+        tensor: &CacheTensor,
+        sequence: usize,
+        count: usize,
+        bytes: &[u8],
+    ) -> Result<(), GenerateError> {
+        let staged = staging(session, tensor, count, Placement::Upload)?;
+        match &staged.place {
+            Place::Region(region) => region.write()?[..bytes.len()].copy_from_slice(bytes),
+            Place::Buffer(buffer) => buffer.map_write()?[..bytes.len()].copy_from_slice(bytes),
+        }
+        let from = Rows { memory: &staged, sequence: 0, at: 0 };
+        from.copy_to(&Rows { memory: self, sequence, at: 0 }, session, tensor, count)?;
+        finish(session, std::slice::from_ref(tensor))
     }
 }
 
@@ -280,6 +349,11 @@ impl KeyValueCache {
         for sequence in sequences.clone() {
             self.current[sequence] = self.other(self.current[sequence]);
         }
+    }
+
+    /// What the next run of a sequence reads.
+    pub(super) fn memory(&self, sequence: usize) -> &[CacheMemory] {
+        &self.sets[self.current[sequence]]
     }
 
     /// Binds the cache of `sequences` to a run of `way`.

@@ -88,6 +88,11 @@ impl Call<'_> {
         binding: &Binding<'static>,
     ) -> Result<Ran, GenerateError> {
         let taken = self.real(size);
+        if logits.rows() < size && self.from + 1 < taken {
+            let what =
+                "the graph gives logits of the last token alone, and guesses need those of each".to_owned();
+            return Err(GenerateError::Unsupported(what));
+        }
         let row = |sequence, row| logits.row(self.session, self.io, binding, sequence, row);
         let logits = match self.sequences.len() {
             1 => (self.from.min(taken)..taken).map(|at| row(0, at)).collect::<Result<_, _>>()?,

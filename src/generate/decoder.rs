@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::cache::{CacheTensor, KeyValueCache};
+use super::cache::{CacheMemory, CacheTensor, KeyValueCache};
 use super::call::{Call, Ran};
 use super::config::Config;
 use super::error::GenerateError;
@@ -112,6 +112,11 @@ impl Decoder {
         self.capacity
     }
 
+    /// Number of logits of a token.
+    pub(super) fn vocabulary(&self) -> usize {
+        self.io.vocabulary
+    }
+
     /// Tokens in the cache of a sequence.
     pub(super) fn len(&self, sequence: usize) -> usize {
         self.lens[sequence]
@@ -178,6 +183,39 @@ impl Decoder {
             Runs::Padded(runs) => runs.forget(),
             Runs::Growing(runs) => runs.resize(self.lens.len()),
         }
+    }
+
+    /// The tensors of the cache, and the memory that has those of `sequence` with the sequence's place in it.
+    pub(super) fn tensors(&self, sequence: usize) -> (&[CacheTensor], &[CacheMemory], usize) {
+        match &self.runs {
+            Runs::Fixed(runs) => (runs.cache().tensors(), runs.cache().memory(sequence), sequence),
+            Runs::Padded(runs) => (runs.tensors(), runs.memory(), sequence),
+            Runs::Growing(runs) => (runs.tensors(), runs.memory(sequence), 0),
+        }
+    }
+
+    /// Makes the cache of a sequence have `len` tokens, whose rows `write` writes.
+    ///
+    /// # Errors
+    /// Memory ran out, and what `write` says; the sequence is empty then.
+    pub(super) fn refill(
+        &mut self,
+        sequence: usize,
+        len: usize,
+        write: impl FnOnce(&Session, &[CacheTensor], &[CacheMemory], usize) -> Result<(), GenerateError>,
+    ) -> Result<(), GenerateError> {
+        self.truncate(sequence, 0)?;
+        let mut lens = self.lens.clone();
+        lens[sequence] = len;
+        match &mut self.runs {
+            Runs::Fixed(_) => {}
+            Runs::Padded(runs) => runs.reserve(&self.session, &lens, 1)?,
+            Runs::Growing(runs) => runs.reserve(&self.session, sequence, len)?,
+        }
+        let (tensors, memory, at) = self.tensors(sequence);
+        write(&self.session, tensors, memory, at)?;
+        self.lens = lens;
+        Ok(())
     }
 
     /// Binds what the next `tokens` of a sequence need, where that is known.

@@ -1,12 +1,18 @@
 //! A decoder that makes texts.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::Instant;
 
 use super::cache::KeyValueCache;
+use super::conversation;
 use super::decoder::{Decoder, Growth};
 use super::error::GenerateError;
+#[cfg(feature = "grammar")]
+use super::grammar::{Constraint, Grammars};
+use super::sampling::Guess;
 use super::sequence::Sequence;
+use super::speculate::{Cached, Draft, look_up};
 use super::{Finish, GenerateOptions, Generated, ModelFolder, Prompt};
 use crate::session::{Error, RunOptions, Session, SessionError};
 
@@ -30,7 +36,11 @@ impl std::fmt::Debug for TextRequest<'_> {
 #[derive(Debug)]
 pub struct Generator {
     folder: ModelFolder,
-    decoder: Decoder,
+    cached: Cached,
+    draft: Option<Draft>,
+    /// Made for the first text that a grammar holds.
+    #[cfg(feature = "grammar")]
+    grammars: Option<Grammars>,
 }
 
 impl Generator {
@@ -41,7 +51,26 @@ impl Generator {
     /// [`GenerateError`] for a graph that is no decoder of the settings' kind, and what the session says.
     pub fn new(folder: ModelFolder, session: Session, context: Option<usize>) -> Result<Self, GenerateError> {
         let decoder = Decoder::new(session, &folder.config, context)?;
-        Ok(Generator { folder, decoder })
+        Ok(Generator {
+            folder,
+            cached: Cached::new(decoder),
+            draft: None,
+            #[cfg(feature = "grammar")]
+            grammars: None,
+        })
+    }
+
+    /// Lets a smaller model of the same tokens guess at most `most` tokens at once, which one run of this one checks. Texts
+    /// have the same distribution as without it; greedy ones are the same, up to rounding.
+    ///
+    /// # Errors
+    /// [`GenerateError::Draft`] for a model of other tokens.
+    pub fn with_draft(mut self, draft: Generator, most: usize) -> Result<Self, GenerateError> {
+        if !self.folder.tokenizer.has_tokens_of(&draft.folder.tokenizer) {
+            return Err(GenerateError::Draft);
+        }
+        self.draft = Some(Draft::new(draft.cached, most, self.cached.decoder.vocabulary()));
+        Ok(self)
     }
 
     /// The folder.
@@ -51,23 +80,47 @@ impl Generator {
 
     /// The session.
     pub fn session(&self) -> &Session {
-        self.decoder.session()
+        self.cached.decoder.session()
     }
 
     /// Tokens that a prompt and its text may have together.
     pub fn context(&self) -> usize {
-        self.decoder.capacity()
+        self.cached.decoder.capacity()
     }
 
     /// Bytes of the cache of keys and values, where it has a fixed length.
     pub fn cache_bytes(&self) -> Option<u64> {
-        self.decoder.cache().map(KeyValueCache::bytes)
+        self.cached.decoder.cache().map(KeyValueCache::bytes)
+    }
+
+    /// Writes the tokens of the last conversation that are in the cache, with their keys and values, to a file. Of several
+    /// texts that were made at once it is the first.
+    ///
+    /// # Errors
+    /// [`GenerateError::Write`], and what the device says.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), GenerateError> {
+        let model = self.folder.fingerprint()?;
+        conversation::save(&self.cached.decoder, &self.cached.tokens[0], &model, path.as_ref())
+    }
+
+    /// Fills the cache from a file of [`Generator::save`]; gives the number of its tokens. A prompt that begins with them
+    /// computes only the others with [`GenerateOptions::reuse`].
+    ///
+    /// # Errors
+    /// [`GenerateError::Conversation`] for a file that is damaged or of another model, [`GenerateError::Read`],
+    /// [`GenerateError::PromptTooLong`], and what the device says. The cache is empty after an error.
+    pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<usize, GenerateError> {
+        let (model, context) = (self.folder.fingerprint()?, self.folder.context());
+        self.cached.forget();
+        let tokens = conversation::restore(&mut self.cached.decoder, context, &model, path.as_ref())?;
+        self.cached.tokens[0] = tokens;
+        Ok(self.cached.tokens[0].len())
     }
 
     /// What the settings ask for that is not done, and what makes this model slow.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.folder.config.remarks.clone();
-        remarks.extend(match self.decoder.growth() {
+        remarks.extend(match self.cached.decoder.growth() {
             Growth::InPlace => None,
             Growth::Copied => {
                 Some("the cache cannot be updated in place: each token copies it, and there are two of it")
@@ -107,72 +160,186 @@ impl Generator {
     pub fn generate_all(&mut self, requests: Vec<TextRequest<'_>>) -> Result<Vec<Generated>, GenerateError> {
         let made = self.all(requests);
         if made.is_err() {
-            self.decoder.forget();
+            self.cached.forget();
+            if let Some(draft) = &mut self.draft {
+                draft.cached.forget();
+            }
         }
         made
     }
 
     fn all(&mut self, requests: Vec<TextRequest<'_>>) -> Result<Vec<Generated>, GenerateError> {
-        let Generator { folder, decoder } = self;
-        let capacity = decoder.capacity();
-        let mut prompts = Vec::new();
-        for request in &requests {
-            let prompt = folder.tokens(request.prompt)?;
-            let tokens = prompt.len();
-            if prompt.is_empty() {
-                return Err(GenerateError::EmptyPrompt);
-            }
-            if tokens >= capacity {
-                return Err(GenerateError::PromptTooLong { tokens, capacity, context: folder.context() });
-            }
-            prompts.push(prompt);
+        let prompts = self.prompts(&requests)?;
+        self.cached.reserve(requests.len())?;
+        if let Some(draft) = &mut self.draft {
+            draft.cached.reserve(requests.len())?;
         }
-        decoder.reserve(requests.len())?;
-        let runs: Vec<_> = requests.iter().map(|r| run_options(r.options)).collect();
-        let mut sequences = Vec::new();
+        #[cfg(feature = "grammar")]
+        let mut constraints = self.constraints(&requests)?.into_iter();
+        let mut texts = Vec::new();
         for (request, prompt) in requests.into_iter().zip(&prompts) {
-            sequences.push(Sequence::new(folder, prompt, request.options, request.told)?);
-        }
-        let mut next = Vec::new();
-        for (i, (sequence, prompt)) in sequences.iter_mut().zip(&prompts).enumerate() {
-            let start = Instant::now();
-            decoder.truncate(i, 0)?;
-            decoder.prepare(i, prompt.len())?;
-            let prepare = start.elapsed();
-            let start = Instant::now();
-            let Some(mut logits) = finished(decoder.forward(i, prompt, prompt.len() - 1, runs[i].as_ref()))?
-            else {
-                sequence.end(Finish::Cancelled);
-                next.push(None);
-                continue;
+            let text = Sequence::new(&self.folder, prompt, request.options, request.told)?;
+            #[cfg(feature = "grammar")]
+            let text = match constraints.next().flatten() {
+                Some(constraint) => text.held_to(constraint),
+                None => text,
             };
-            sequence.prompt_took(prepare, start.elapsed());
-            next.push(sequence.choose(&mut logits[0], decoder.len(i))?);
+            texts.push(text);
         }
+        let mut round =
+            Round { cached: &mut self.cached, draft: self.draft.as_mut(), texts, next: Vec::new() };
+        for at in 0..prompts.len() {
+            let next = round.begin(at)?;
+            round.next.push(next);
+        }
+        while round.step()? {}
+        for (at, text) in round.texts.iter().enumerate() {
+            round.cached.note(at, text.tokens());
+        }
+        round.texts.into_iter().map(Sequence::finish).collect()
+    }
+
+    /// The tokens of the prompts.
+    fn prompts(&self, requests: &[TextRequest<'_>]) -> Result<Vec<Vec<u32>>, GenerateError> {
+        let (capacity, context) = (self.context(), self.folder.context());
+        let tokens = |request: &TextRequest<'_>| {
+            let prompt = self.folder.tokens(request.prompt)?;
+            match prompt.len() {
+                0 => Err(GenerateError::EmptyPrompt),
+                tokens if tokens >= capacity => {
+                    Err(GenerateError::PromptTooLong { tokens, capacity, context })
+                }
+                _ => Ok(prompt),
+            }
+        };
+        requests.iter().map(tokens).collect()
+    }
+
+    /// What holds each text.
+    #[cfg(feature = "grammar")]
+    fn constraints(
+        &mut self,
+        requests: &[TextRequest<'_>],
+    ) -> Result<Vec<Option<Constraint>>, GenerateError> {
+        if self.grammars.is_none() && requests.iter().any(|r| r.options.grammar.is_some()) {
+            let tokenizer = self.folder.tokenizer.to_json()?;
+            self.grammars = Some(Grammars::new(&tokenizer, &self.folder.config.ends)?);
+        }
+        let held = requests.iter().map(|request| match (&self.grammars, &request.options.grammar) {
+            (Some(grammars), Some(grammar)) => grammars.constraint(grammar).map(Some),
+            _ => Ok(None),
+        });
+        held.collect()
+    }
+}
+
+/// Texts in the making.
+struct Round<'g, 't> {
+    cached: &'g mut Cached,
+    draft: Option<&'g mut Draft>,
+    texts: Vec<Sequence<'t>>,
+    /// The token of each text that is not in the cache yet; none where the text has ended.
+    next: Vec<Option<u32>>,
+}
+
+impl Round<'_, '_> {
+    /// Runs the prompt of a text; gives its first token.
+    fn begin(&mut self, at: usize) -> Result<Option<u32>, GenerateError> {
+        let (cached, text) = (&mut *self.cached, &mut self.texts[at]);
+        let start = Instant::now();
+        let kept = match text.options().reuse {
+            true => cached.keep(at, text.tokens())?,
+            false => cached.keep(at, &[])?,
+        };
+        let prompt = &text.tokens()[kept..];
+        cached.decoder.prepare(at, prompt.len())?;
+        let prepare = start.elapsed();
+        let start = Instant::now();
+        let run = run_options(text.options());
+        let rows = cached.decoder.forward(at, prompt, prompt.len() - 1, run.as_ref());
+        let Some(mut logits) = finished(rows)?.and_then(|mut rows| rows.pop()) else {
+            text.end(Finish::Cancelled);
+            return Ok(None);
+        };
+        text.begin(kept, prepare, start.elapsed());
+        text.choose(&mut logits, cached.decoder.len(at))
+    }
+
+    /// Gives each text a token more, or several; says whether any goes on.
+    fn step(&mut self) -> Result<bool, GenerateError> {
+        let capacity = self.cached.decoder.capacity();
+        for (at, (text, next)) in self.texts.iter_mut().zip(&mut self.next).enumerate() {
+            if next.is_some() && self.cached.decoder.len(at) == capacity {
+                text.end(Finish::Context);
+                *next = None;
+            }
+        }
+        let mut alone = self.next.clone();
+        for (at, next) in alone.iter_mut().enumerate() {
+            let Some(token) = *next else { continue };
+            let guesses = self.guesses(at)?;
+            if !guesses.is_empty() {
+                *next = None;
+                self.next[at] = self.check(at, token, &guesses)?;
+            }
+        }
+        if alone.iter().any(Option::is_some) {
+            self.step_all(&alone)?;
+        }
+        Ok(self.next.iter().any(Option::is_some))
+    }
+
+    /// Adds one token to each text that has one in `tokens`.
+    fn step_all(&mut self, tokens: &[Option<u32>]) -> Result<(), GenerateError> {
         // The end of one of several texts ends no run of the others.
-        let run = if let [run] = &runs[..] { run.as_ref() } else { None };
-        loop {
-            for (i, (sequence, next)) in sequences.iter_mut().zip(&mut next).enumerate() {
-                if next.is_some() && decoder.len(i) == capacity {
-                    sequence.end(Finish::Context);
-                    *next = None;
-                }
-            }
-            if next.iter().all(Option::is_none) {
-                break;
-            }
-            let Some(mut logits) = finished(decoder.step(&next, run))? else {
-                sequences.iter_mut().for_each(|sequence| sequence.end(Finish::Cancelled));
-                break;
-            };
-            for (i, (sequence, logits)) in sequences.iter_mut().zip(&mut logits).enumerate() {
-                if next[i].is_some() {
-                    sequence.ran();
-                    next[i] = sequence.choose(logits, decoder.len(i))?;
-                }
+        let run = if let [text] = &self.texts[..] { run_options(text.options()) } else { None };
+        let Some(mut logits) = finished(self.cached.decoder.step(tokens, run.as_ref()))? else {
+            self.texts.iter_mut().for_each(|text| text.end(Finish::Cancelled));
+            self.next.fill(None);
+            return Ok(());
+        };
+        for (at, (text, logits)) in self.texts.iter_mut().zip(&mut logits).enumerate() {
+            if tokens[at].is_some() {
+                self.next[at] = text.choose(logits, self.cached.decoder.len(at))?;
             }
         }
-        sequences.into_iter().map(Sequence::finish).collect()
+        Ok(())
+    }
+
+    /// Tokens that may come after the next one of a text.
+    fn guesses(&mut self, at: usize) -> Result<Vec<Guess>, GenerateError> {
+        let text = &mut self.texts[at];
+        let room = self.cached.decoder.capacity() - self.cached.decoder.len(at) - 1;
+        let most = room.min(text.left());
+        let found = look_up(text.tokens(), text.options().lookup.min(most));
+        match &mut self.draft {
+            Some(draft) if found.is_empty() => draft.guess(at, text, most),
+            _ => Ok(found),
+        }
+    }
+
+    /// Runs a token and guesses of those after it; gives the last one that the text has.
+    fn check(&mut self, at: usize, token: u32, guesses: &[Guess]) -> Result<Option<u32>, GenerateError> {
+        let (decoder, text) = (&mut self.cached.decoder, &mut self.texts[at]);
+        let before = decoder.len(at);
+        let tokens: Vec<u32> = std::iter::once(token).chain(guesses.iter().map(|g| g.token)).collect();
+        let run = run_options(text.options());
+        let Some(mut rows) = finished(decoder.forward(at, &tokens, 0, run.as_ref()))? else {
+            text.end(Finish::Cancelled);
+            return Ok(None);
+        };
+        let (mut next, mut kept) = (None, 0);
+        for (i, logits) in rows.iter_mut().enumerate() {
+            let guess = guesses.get(i);
+            next = text.check(logits, before + 1 + i, guess)?;
+            if next.is_none() || guess.map(|g| g.token) != next {
+                break;
+            }
+            kept += 1;
+        }
+        text.guessed(guesses.len(), kept);
+        decoder.truncate(at, before + 1 + kept)?;
+        Ok(next)
     }
 }
 

@@ -43,13 +43,17 @@ impl GrowingRuns {
         self.largest_chunk = largest.max(1);
     }
 
+    pub(super) fn tensors(&self) -> &[CacheTensor] {
+        &self.tensors
+    }
+
     /// Makes room for `sequences`; their caches are empty then.
     pub(super) fn resize(&mut self, sequences: usize) {
         self.memory = vec![None; sequences];
     }
 
     /// The cache of a sequence, once there is a token in it.
-    fn memory(&self, sequence: usize) -> &[CacheMemory] {
+    pub(super) fn memory(&self, sequence: usize) -> &[CacheMemory] {
         self.memory[sequence].as_deref().unwrap_or_default()
     }
 

@@ -30,31 +30,41 @@
 mod cache;
 mod call;
 mod config;
+mod conversation;
 mod decoder;
 mod error;
 mod files;
 mod fixed;
 mod generator;
 mod gguf;
+#[cfg(feature = "grammar")]
+mod grammar;
 mod growing;
 mod io;
 mod logits;
 mod padded;
 mod sampling;
 mod sequence;
+mod speculate;
 mod template;
 mod text;
 
+use std::io::{Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use onepool_core::files::hash::Hash;
 
 use self::config::Config;
 pub use self::error::GenerateError;
 pub use self::generator::{Generator, TextRequest};
+#[cfg(feature = "grammar")]
+pub use self::grammar::Grammar;
 pub use self::sampling::Sampling;
 use self::template::ChatTemplate;
 pub use self::template::Message;
 use self::text::TextTokenizer;
+use crate::files::open::regular;
 use crate::session::CancelToken;
 
 /// A folder with a decoder's graph, its settings and its tokenizer, or a GGUF file, which has all of them.
@@ -93,6 +103,26 @@ impl ModelFolder {
     /// The file of the graph.
     pub fn graph(&self) -> PathBuf {
         self.folder.join(&self.config.graph)
+    }
+
+    /// Tells this model from others: a hash of its settings and of the begin and the end of its graph.
+    ///
+    /// # Errors
+    /// [`GenerateError::Read`].
+    fn fingerprint(&self) -> Result<String, GenerateError> {
+        const PART: u64 = 64 << 10;
+        let path = self.graph();
+        let failed = |source| GenerateError::Read { path: path.clone(), source };
+        let (mut file, found) = regular(&path).map_err(failed)?;
+        let mut hash = Hash::new();
+        hash.put((&self.config.names, self.config.layers, self.config.heads, found.len()));
+        for start in [0, found.len().saturating_sub(PART)] {
+            let mut part = Vec::new();
+            file.seek(SeekFrom::Start(start)).map_err(failed)?;
+            Read::by_ref(&mut file).take(PART).read_to_end(&mut part).map_err(failed)?;
+            hash.bytes(&part);
+        }
+        Ok(hash.digest().hex())
     }
 
     /// How the settings want tokens to be chosen.
@@ -141,8 +171,16 @@ pub struct GenerateOptions {
     pub sampling: Sampling,
     /// Strings that end the text; they are not part of it.
     pub stop: Vec<String>,
-    /// Whether the text goes on after a token that ends it, to measure or to compare.
+    /// Whether the text goes on after a token that ends it, to measure or to compare. Texts that a grammar holds end.
     pub ignore_end: bool,
+    /// What the text must be.
+    #[cfg(feature = "grammar")]
+    pub grammar: Option<Grammar>,
+    /// The most tokens that are guessed at once from what came before, where the last ones were there already; 0 is none.
+    /// The text is the same as without it, up to rounding.
+    pub lookup: usize,
+    /// Whether tokens at the begin of the prompt that the cache has from the text before are not computed again.
+    pub reuse: bool,
     /// Ends the text early.
     pub cancel: Option<CancelToken>,
 }
@@ -154,6 +192,8 @@ pub enum Finish {
     End(u32),
     /// A string of [`GenerateOptions::stop`] came.
     Stop(String),
+    /// It is whole: its grammar allows nothing after it.
+    Grammar,
     /// It has [`GenerateOptions::max_tokens`] tokens.
     Length,
     /// The cache is full.
@@ -171,6 +211,12 @@ pub struct Generated {
     pub tokens: Vec<u32>,
     /// Number of tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Those of them that were in the cache already.
+    pub reused_tokens: usize,
+    /// Tokens that were guessed, by look-up or by a draft model.
+    pub guessed_tokens: usize,
+    /// Those of them that became part of the text.
+    pub accepted_tokens: usize,
     /// Why it ended.
     pub finish: Finish,
     /// What planning and binding took before the prompt.
@@ -179,19 +225,19 @@ pub struct Generated {
     pub prompt_time: Duration,
     /// What the tokens after the first one took.
     pub generation_time: Duration,
-    /// Number of runs that [`Generated::generation_time`] is of.
-    runs: usize,
+    /// Tokens that were chosen, with the one that ended the text.
+    steps: usize,
 }
 
 impl Generated {
-    /// Tokens of the prompt in a second.
+    /// Tokens of the prompt in a second, those that were computed.
     pub fn prompt_tokens_per_s(&self) -> f64 {
-        rate(self.prompt_tokens, self.prompt_time)
+        rate(self.prompt_tokens - self.reused_tokens, self.prompt_time)
     }
 
     /// Tokens in a second, those after the first one; 0 where there is none.
     pub fn tokens_per_s(&self) -> f64 {
-        rate(self.runs, self.generation_time)
+        rate(self.steps.saturating_sub(1), self.generation_time)
     }
 }
 

@@ -164,11 +164,24 @@ impl PaddedRuns {
         self.rows = 0;
     }
 
+    pub(super) fn tensors(&self) -> &[CacheTensor] {
+        &self.tensors
+    }
+
+    pub(super) fn memory(&self) -> &[CacheMemory] {
+        &self.memory
+    }
+
     /// Gives the cache rows for sequences of `lens` tokens before a run of `size`, and keeps those tokens.
     ///
     /// # Errors
     /// Memory ran out.
-    fn reserve(&mut self, session: &Session, lens: &[usize], size: usize) -> Result<(), GenerateError> {
+    pub(super) fn reserve(
+        &mut self,
+        session: &Session,
+        lens: &[usize],
+        size: usize,
+    ) -> Result<(), GenerateError> {
         let longest = lens.iter().copied().max().unwrap_or(0);
         let rows = rows_for(longest.max(1), size, self.capacity);
         if rows == self.rows {

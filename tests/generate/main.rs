@@ -3,8 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod batch;
+mod conversation;
 #[path = "../support/devices.rs"]
 mod devices;
+#[cfg(feature = "grammar")]
+mod grammar;
+mod speculate;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
