@@ -1,5 +1,5 @@
 //! Every function of the table gives the same bits on one device, whatever kernel computes it: a node alone, a member of a
-//! chain, the activation of a matrix product, the gate of a recurrent layer. Questions have the same answers everywhere.
+//! chain, the end of a matrix product or a convolution, the gate of a recurrent layer. Questions have the same answers everywhere.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
-use onepool::expr::{BinaryFunction, ElementTest, Types, Use};
+use onepool::expr::{BinaryFunction, ElementTest, Types};
 use onepool::graph::TensorId;
+use onepool::ops::conv::Conv;
 use onepool::ops::linalg::MatMul;
 use onepool::ops::pointwise::{Classify, Function, Pointwise};
 use onepool::ops::recurrent::{Direction, Kind, Recurrent};
@@ -83,8 +84,8 @@ fn on(context: &Context) -> Vec<(Pointwise, Vec<f32>)> {
     let negated: Vec<f32> = numbers().iter().map(|x| -x).collect();
     let mut all = Vec::new();
     for &function in Function::ALL {
-        let (row, f) = (function.row(), with_parameters(function));
-        if matches!(row.types, Types::Integers | Types::Bool) {
+        let f = with_parameters(function);
+        if matches!(function.row().types, Types::Integers | Types::Bool) {
             continue;
         }
         let op: Arc<dyn Operator> = Arc::new(f);
@@ -101,15 +102,20 @@ fn on(context: &Context) -> Vec<(Pointwise, Vec<f32>)> {
         let chain: Vec<f32> = chain.into_iter().map(|y| -y).collect();
         same_bits("in a chain", f, &chain, &alone);
 
-        if row.used == Use::Activation {
-            let rows = Tensor::new([N, 1], &numbers()).unwrap();
-            let (product, nodes) = run(context, &[("x", rows)], |g, ids| {
-                let one = g.constant("one", Tensor::new([1, 1], &[1f32]).unwrap());
-                let product = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[ids[0], one]);
+        let one = |dims: &[usize]| Tensor::new(dims.to_vec(), &[1f32]).unwrap();
+        let products: [(&str, Vec<usize>, Tensor, Arc<dyn Operator>); 2] = [
+            ("after a product", vec![N, 1], one(&[1, 1]), Arc::new(MatMul::default())),
+            ("after a convolution", vec![1, 1, 1, N], one(&[1, 1, 1, 1]), Arc::new(Conv::default())),
+        ];
+        for (what, dims, one, product) in products.into_iter().filter(|_| function.is_epilogue()) {
+            let x = Tensor::new(dims, &numbers()).unwrap();
+            let (got, nodes) = run(context, &[("x", x)], |g, ids| {
+                let one = g.constant("one", one.clone());
+                let product = g.op(Arc::clone(&product), &[ids[0], one]);
                 g.op(Arc::clone(&op), &[product])
             });
-            assert_eq!(nodes, 1, "{f:?} is applied by the product");
-            same_bits("after a product", f, &product, &alone);
+            assert_eq!(nodes, 1, "{f:?} is computed {what} in its kernel");
+            same_bits(what, f, &got, &alone);
         }
 
         let steps = Tensor::new([1, N, 1], &numbers()).unwrap();

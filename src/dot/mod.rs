@@ -155,6 +155,19 @@ impl Unit {
         !matches!(self, Unit::Portable(_))
     }
 
+    /// Sums in one vector of products along two rows.
+    pub(crate) fn sums(self) -> usize {
+        struct Sums;
+        impl WithDot for Sums {
+            type Output = usize;
+            #[inline(always)]
+            fn with<D: Dot>(self, _: D) -> usize {
+                D::SUMS
+            }
+        }
+        self.run(Sums)
+    }
+
     /// Columns in one vector, and vectors in a row of a tile.
     pub(crate) fn tile(self) -> [usize; 2] {
         struct Tile;
@@ -290,15 +303,7 @@ mod tests {
                 .collect();
             let scales: Vec<f32> = (0..len.div_ceil(4) + 64).map(|i| (1 + i % 3) as f32).collect();
             for unit in Unit::all() {
-                struct Sums;
-                impl WithDot for Sums {
-                    type Output = usize;
-                    #[inline(always)]
-                    fn with<D: Dot>(self, _: D) -> usize {
-                        D::SUMS
-                    }
-                }
-                let width = 4 * unit.run(Sums);
+                let width = 4 * unit.sums();
                 let mut want = 0i64;
                 for i in 0..len {
                     for part in 0..parts {

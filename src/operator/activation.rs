@@ -25,7 +25,7 @@ pub enum Activation {
     /// The element itself.
     #[default]
     None,
-    /// A function of the table, one that kernels have ([`crate::expr::Use`]).
+    /// A function of the table, one that kernels have ([`Function::is_epilogue`]).
     Of(Pointwise),
 }
 

@@ -236,7 +236,8 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Adds a dispatch over a one-dimensional problem of `items` work-items (`shaders/include/grid.glsl`).
+    /// Adds a dispatch over a one-dimensional problem of `items` work-items (`shaders/include/grid.glsl`); none where there
+    /// are no items.
     ///
     /// # Errors
     /// As [`Lowering::dispatch`].
@@ -249,7 +250,10 @@ impl<'a> Lowering<'a> {
         items: usize,
     ) -> Result<(), OpError> {
         let local = kernel.info().local_size[0];
-        let groups = grid_1d(items as u64, local, self.device.limits.max_groups[0]);
+        let groups = match items {
+            0 => [0; 3],
+            items => grid_1d(items as u64, local, self.device.limits.max_groups[0]),
+        };
         self.dispatch(kernel, spec, args, params, groups)
     }
 

@@ -12,6 +12,7 @@ mod error;
 mod facts;
 mod lowering;
 mod native;
+mod passed;
 mod quantized;
 mod row;
 mod structure;
@@ -27,6 +28,7 @@ pub use lowering::{
     Lowered, Lowering, Operand, PackFn, PackKey, PackLines, PackLinesFn, Packed, Step, StepKernel, UnpackFn,
 };
 pub use native::Native;
+pub use passed::{Passed, PassedBytes};
 pub use quantized::{Quantized, Scaling, ZeroFill};
 pub use row::{Family, OpDef};
 pub use structure::{Elementwise, Port, Structure};
@@ -68,6 +70,12 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     fn alias(&self, cx: &OpCx) -> Option<usize> {
         let _ = cx;
         None
+    }
+
+    /// What it moves from inputs to outputs unchanged: where the planner makes both one memory, nothing moves it.
+    fn passed(&self, cx: &OpCx) -> Passed {
+        let _ = cx;
+        Passed::default()
     }
 
     /// Inputs that output 0 may overwrite in place, where the planner finds them dead afterwards:
@@ -162,6 +170,11 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     /// others are the bytes of its inputs.
     fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
         let _ = to;
+        None
+    }
+
+    /// The same operator without the rounding of activations that its attributes allow; `None` where they allow none.
+    fn with_exact_activations(&self) -> Option<Arc<dyn Operator>> {
         None
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::conv::fold::{BatchNorm, WeightLayout, fold_batch_norm};
+use super::conv::fold::{BatchNorm, WeightLayout, channel_bias, fold_batch_norm};
 use super::{Absorbed, AbsorbedInput, Activation, Elementwise, OpCx, Operator, Structure};
 use crate::graph::Tensor;
 
@@ -17,8 +17,30 @@ pub(super) fn with_activation(
     Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
 }
 
+/// A convolution without a bias that takes in what comes after it: an activation, a normalization, or a bias; `with` is
+/// the same one with an activation.
+pub(super) fn into_convolution(
+    op: &dyn Operator,
+    (layout, activation): (WeightLayout, Activation),
+    with: impl Fn(Activation) -> Arc<dyn Operator>,
+    cx: &OpCx,
+    (next, next_cx, at): (&dyn Operator, &OpCx, usize),
+) -> Option<Absorbed> {
+    if let Some(absorbed) = with_activation(op, cx, next, next_cx) {
+        return Some(absorbed);
+    }
+    if let Some((w, b, activation)) = normalized(cx, next, next_cx, at, layout, activation) {
+        return Some(folded(with(activation), w, b));
+    }
+    if cx.has(2) || activation != Activation::None {
+        return None;
+    }
+    let bias = channel_bias(added(next, next_cx, at)?, &cx.output(0).ok()?.shape).ok()??;
+    Some(with_bias(with(activation), bias))
+}
+
 /// A convolution with the weights and bias that a normalization made of its own.
-pub(super) fn folded(op: Arc<dyn Operator>, w: Tensor, b: Tensor) -> Absorbed {
+fn folded(op: Arc<dyn Operator>, w: Tensor, b: Tensor) -> Absorbed {
     let inputs = vec![AbsorbedInput::Own(0), AbsorbedInput::New(w), AbsorbedInput::New(b)];
     Absorbed { op, inputs }
 }
@@ -30,7 +52,7 @@ pub(super) fn with_bias(op: Arc<dyn Operator>, bias: Tensor) -> Absorbed {
 }
 
 /// The weights and bias of a convolution that `next` normalizes, where all of it is constant.
-pub(super) fn normalized(
+fn normalized(
     cx: &OpCx,
     next: &dyn Operator,
     next_cx: &OpCx,
@@ -72,7 +94,7 @@ mod tests {
     use crate::ops::norm::BatchNormalization;
     use crate::ops::{self, pointwise};
     use crate::plan::passes::{absorb as fuse, recognize_activations};
-    use crate::plan::specialize;
+    use crate::plan::{Precision, specialize};
     use crate::shape::Shape;
 
     fn values(n: usize, seed: u32) -> Vec<f32> {
@@ -105,7 +127,7 @@ mod tests {
         let plain = specialize(&graph, &infos, &known).unwrap().plan().unwrap();
         let want = plain.values[plain.outputs[0].1].constant.clone().unwrap();
         let mut flow = specialize(&graph, &infos, &Default::default()).unwrap().plan().unwrap();
-        assert_eq!(fuse(&mut flow).unwrap(), 2);
+        assert_eq!(fuse(&mut flow, Precision::F32).unwrap(), 2);
         assert_eq!(flow.nodes.len(), 1);
         let node = &flow.nodes[0];
         let mut cx = flow.cx(0);
@@ -134,7 +156,7 @@ mod tests {
         let info = TensorInfo::new(DType::F32, Shape::new([1, 3, 5, 6]).unwrap());
         let mut flow = specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
         assert_eq!(recognize_activations(&mut flow), 1);
-        assert_eq!(fuse(&mut flow).unwrap(), 1);
+        assert_eq!(fuse(&mut flow, Precision::F32).unwrap(), 1);
         let conv = flow.nodes[0].op.downcast_ref::<Conv>().unwrap();
         assert_eq!((flow.nodes.len(), conv.activation), (1, Activation::of(Function::Swish)));
     }

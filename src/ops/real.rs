@@ -20,6 +20,9 @@ use crate::simd;
 /// The floating-point types.
 pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F64];
 
+/// The floating-point types of at most 32 bits.
+pub(crate) const FLOATS_TO_32: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+
 /// `f32` and `f64`.
 pub(crate) trait Real:
     Element

@@ -2,20 +2,21 @@
 
 #![cfg(feature = "vulkan")]
 
-use std::sync::OnceLock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::test_util::run_cpu;
 use super::{Fact, Lowering, OpCx, OpError, Operand, Operator, Step, StepKernel};
 use crate::backend::vulkan::VulkanDriver;
 use crate::backend::{BufferDesc, ContextDesc, DeviceInfo, Driver, Placement};
-use crate::device::{Buffer, Context};
+use crate::device::{Buffer, Context, Kernel};
 use crate::dtype::DType;
 use crate::graph::Tensor;
-use crate::kernel;
+use crate::kernel::{self, KernelId};
 use crate::memory::coherency::{Access, Barrier};
 use crate::memory::model::DeviceKind;
 use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
-use std::sync::Arc;
+use crate::sync::lock;
 
 /// The contents of buffers before the operator runs; the part after each buffer's bytes must stay.
 const POISON: u8 = 0xC7;
@@ -42,6 +43,21 @@ pub(crate) fn devices() -> &'static [Context] {
         }
         contexts
     })
+}
+
+/// A kernel of the table. Those of [`devices`] are kept: compiling them takes longer than running them.
+fn shipped(context: &Context, id: KernelId, spec: &[(u32, u32)]) -> Kernel {
+    static KEPT: Mutex<BTreeMap<(usize, KernelId, Vec<(u32, u32)>), Kernel>> = Mutex::new(BTreeMap::new());
+    let is_kept = devices().iter().any(|device| device.id() == context.id());
+    let key = (context.id(), id, spec.to_vec());
+    if let Some(kernel) = lock(&KEPT).get(&key).filter(|_| is_kept) {
+        return kernel.clone();
+    }
+    let kernel = context.create_kernel(&Arc::new(id.source()), spec).unwrap();
+    if is_kept {
+        lock(&KEPT).insert(key, kernel.clone());
+    }
+    kernel
 }
 
 /// One operator with its inputs, to be run by its native function and on every device.
@@ -182,12 +198,11 @@ impl<'a> Check<'a> {
             commands.push(Command::Barrier(Barrier { src: Access::DEVICE, dst: Access::DEVICE }));
             commands.push(match step {
                 Step::Dispatch { kernel, spec, args, params, groups } => {
-                    let source = match kernel {
-                        StepKernel::Table(id) => Arc::new(id.source()),
-                        StepKernel::Module(source) => source.clone(),
+                    let kernel = match kernel {
+                        StepKernel::Table(id) => shipped(context, *id, spec),
+                        StepKernel::Module(source) => context.create_kernel(source, spec).unwrap(),
                     };
-                    let accesses = source.accesses();
-                    let kernel = context.create_kernel(&source, spec).unwrap();
+                    let accesses = kernel.source().accesses();
                     let args =
                         args.iter().zip(accesses).map(|(a, access)| Arg::Buffer(slot(a).range(), access));
                     let args: Vec<Arg> = args.collect();

@@ -21,6 +21,10 @@ pub(super) enum Backing {
 #[derive(Debug)]
 pub(super) struct AliasClasses {
     parent: Vec<ValueId>,
+    /// Where each value begins in its parent, in bytes.
+    offset: Vec<u64>,
+    /// Whether values of the class begin or end at different bytes, by root.
+    in_parts: Vec<bool>,
     backing: Vec<Backing>,
     /// Outputs that are written by a copy: (output, value).
     pub(super) copies: Vec<(u32, ValueId)>,
@@ -31,6 +35,8 @@ impl AliasClasses {
     pub(super) fn new(flow: &Flow, alias: &[Option<usize>]) -> Self {
         let mut s = AliasClasses {
             parent: (0..flow.values.len()).collect(),
+            offset: vec![0; flow.values.len()],
+            in_parts: vec![false; flow.values.len()],
             backing: vec![Backing::Arena; flow.values.len()],
             copies: Vec::new(),
         };
@@ -70,17 +76,40 @@ impl AliasClasses {
         v
     }
 
+    /// Where `v` begins in the memory of its class, in bytes.
+    pub(super) fn offset(&self, mut v: ValueId) -> u64 {
+        let mut offset = 0;
+        while self.parent[v] != v {
+            offset += self.offset[v];
+            v = self.parent[v];
+        }
+        offset
+    }
+
     /// The memory of `v`.
     pub(super) fn backing(&self, v: ValueId) -> Backing {
         self.backing[self.root(v)]
     }
 
-    /// Lets `out` use the bytes of the class of `source`, which nothing reads later.
-    pub(super) fn merge(&mut self, source: ValueId, out: ValueId) {
-        let (root, out) = (self.root(source), self.root(out));
-        if root != out {
-            self.parent[out] = root;
+    /// Lets `out` use the bytes of `source`, whose class nothing reads later. Returns whether it does: of two classes that
+    /// have parts each would begin in the other.
+    pub(super) fn merge(&mut self, source: ValueId, out: ValueId) -> bool {
+        let (from, to) = (self.root(source), self.root(out));
+        let (root, part, offset) = match (self.in_parts[from], self.in_parts[to]) {
+            (_, false) => (from, to, self.offset(source)),
+            (false, true) => (to, from, self.offset(out)),
+            (true, true) => return false,
+        };
+        if root != part {
+            (self.parent[part], self.offset[part]) = (root, offset);
         }
+        true
+    }
+
+    /// Makes the class of root `part` a part of that of root `whole`, `offset` bytes from its begin.
+    pub(super) fn join(&mut self, part: ValueId, whole: ValueId, offset: u64) {
+        (self.parent[part], self.offset[part]) = (whole, offset);
+        self.in_parts[whole] = true;
     }
 }
 

@@ -48,8 +48,9 @@ pub(super) fn merge_in_place(
         if devices.get(&from) != devices.get(&to) || devices.get(&from).is_some_and(|d| d.len() > 1) {
             continue;
         }
-        storage.merge(source, node.outputs[0]);
-        let last = last_use.get(&to).copied().unwrap_or(step);
-        last_use.insert(from, last);
+        if storage.merge(source, node.outputs[0]) {
+            let last = last_use.get(&to).copied().unwrap_or(step);
+            last_use.insert(storage.root(source), last);
+        }
     }
 }

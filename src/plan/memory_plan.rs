@@ -9,6 +9,7 @@ use super::images::image_needs;
 use super::in_place::merge_in_place;
 use super::index::FlowIndex;
 use super::lowering::{LoweredFlow, NodeWork, PlanCx};
+use super::overlay::{Overlaid, overlay_moves};
 use super::schedule::Schedule;
 use super::{ArenaRange, Domain, PlannedArena};
 
@@ -16,6 +17,8 @@ use super::{ArenaRange, Domain, PlannedArena};
 pub(super) struct MemoryPlan {
     /// Which values share bytes.
     pub(super) classes: AliasClasses,
+    /// What nodes pass on without a command.
+    pub(super) overlaid: Overlaid,
     /// The device of each of the copies of `classes`.
     pub(super) copied_on: Vec<u32>,
     /// Lifetimes of classes.
@@ -51,23 +54,27 @@ impl MemoryPlan {
     /// Decides for the steps of `schedule`.
     pub(super) fn new(cx: &PlanCx<'_>, lowered: &LoweredFlow, schedule: &Schedule) -> Self {
         let mut classes = AliasClasses::new(&lowered.flow, &lowered.aliases());
-        if cx.options.in_place {
-            merge_in_place(cx, lowered, &schedule.order, &mut classes);
-        }
         let copied_on = copied_on(lowered, &classes, cx.assignment.rest());
-        let mut memory = MemoryPlan {
-            lifetimes: lifetimes(lowered, &schedule.order, &classes, &copied_on),
-            classes,
-            copied_on,
-            placed: HashMap::new(),
-            scratch: HashMap::new(),
-            arenas: Vec::new(),
-        };
         let limits = cx.devices.iter().map(|d| &d.limits);
         let alignment = limits
             .map(|l| l.argument_alignment.max(l.texel_alignment).max(l.non_coherent_atom))
             .fold(64, u64::max)
             .next_power_of_two();
+        let mut overlaid = Overlaid::new();
+        if cx.options.in_place {
+            let order = &schedule.order;
+            overlaid = overlay_moves(cx, lowered, order, (&mut classes, &copied_on), alignment);
+            merge_in_place(cx, lowered, order, &mut classes);
+        }
+        let mut memory = MemoryPlan {
+            lifetimes: lifetimes(lowered, &schedule.order, &classes, &copied_on),
+            classes,
+            overlaid,
+            copied_on,
+            placed: HashMap::new(),
+            scratch: HashMap::new(),
+            arenas: Vec::new(),
+        };
         let mut requests = Requests::new();
         memory.request_classes(cx, &lowered.flow, schedule, alignment, &mut requests);
         request_scratch(lowered, &schedule.order, alignment, &mut requests);
@@ -91,7 +98,7 @@ impl MemoryPlan {
         let mut bytes_of: HashMap<ValueId, usize> = HashMap::new();
         for (v, value) in flow.values.iter().enumerate() {
             let most = bytes_of.entry(self.classes.root(v)).or_default();
-            *most = (*most).max(value.info.bytes());
+            *most = (*most).max(self.classes.offset(v) as usize + value.info.bytes());
         }
         let touched = schedule.steps_of(flow, &|v| self.classes.root(v));
         let mut roots: Vec<ValueId> = self.lifetimes.keys().copied().collect();
@@ -176,7 +183,7 @@ fn request_scratch(lowered: &LoweredFlow, order: &[usize], alignment: u64, reque
 }
 
 /// First and last step that touches each class, and the devices that do.
-fn lifetimes(
+pub(super) fn lifetimes(
     lowered: &LoweredFlow,
     order: &[usize],
     storage: &AliasClasses,

@@ -15,6 +15,7 @@ mod memory_plan;
 mod operands;
 mod options;
 mod outcome;
+mod overlay;
 pub mod passes;
 pub mod place;
 mod report;
@@ -32,8 +33,8 @@ pub use index::FlowIndex;
 pub use options::{Assignment, PlanCache, PlanOptions};
 pub use outcome::PlanOutcome;
 pub use passes::{
-    Crossing, CrossingReport, GraphCx, HalfConstants, Integers, PIPELINE, Pass, PassError, PassLog,
-    PassReport, PassSelection, PassStatus, Precision, prepare,
+    Activations, Crossing, CrossingReport, GraphCx, HalfConstants, Integers, PIPELINE, Pass, PassError,
+    PassLog, PassReport, PassSelection, PassStatus, Precision, prepare,
 };
 pub use report::{CandidateReport, NodeEstimate, NodeReport, PlacementReport, PlanReport};
 pub use segments::order_segments;

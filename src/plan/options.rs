@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use super::passes::{HalfConstants, Integers, PassSelection, Precision};
+use super::passes::{Activations, HalfConstants, Integers, PassSelection, Precision};
 use crate::backend::DeviceInfo;
 use crate::memory::import::ImportCosts;
 use crate::ops::pointwise::Programs;
@@ -21,6 +21,8 @@ pub struct PlanOptions {
     pub fallback: bool,
     /// Precision of a `float32` graph.
     pub precision: Precision,
+    /// Whether operators may round their activations where the model allows it.
+    pub activations: Activations,
     /// Whether operators between DequantizeLinear and QuantizeLinear compute with bytes.
     pub integers: Integers,
     /// Lets the hardware interpolate between texels of images even where its weights have too few bits to be exact.
@@ -45,6 +47,7 @@ impl Default for PlanOptions {
             in_place: true,
             fallback: true,
             precision: Precision::F32,
+            activations: Activations::Allowed,
             integers: Integers::Auto,
             coarse_filter: false,
             place_nodes: BTreeMap::new(),

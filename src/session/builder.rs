@@ -11,7 +11,7 @@ use crate::frame::FrameSpec;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions};
 use crate::plan::passes::{GraphCx, prepare, prepare_and_share};
-use crate::plan::{Integers, PassSelection, PlanOptions, Precision};
+use crate::plan::{Activations, Integers, PassSelection, PlanOptions, Precision};
 use crate::registry::{Registry, default_selector};
 use crate::session::core::SessionCore;
 use crate::session::core::arena::SharedArena;
@@ -174,6 +174,14 @@ impl SessionBuilder {
     /// `float16`; an operator without a `float16` kernel reads them widened.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.plan.precision = precision;
+        self
+    }
+
+    /// Whether products with packed weights may round their activations where the model allows it (MatMulNBits of
+    /// `accuracy_level` 4). By default they may, which is faster on CPUs; [`Activations::Exact`] is for comparisons
+    /// with exact results.
+    pub fn activations(mut self, activations: Activations) -> Self {
+        self.plan.activations = activations;
         self
     }
 

@@ -1,6 +1,8 @@
-//! `--precision`, `--integers` and `--coarse-filter`: how exactly a model is computed.
+//! `--precision`, `--activations`, `--integers` and `--coarse-filter`: how exactly a model is computed.
 
-use onepool::plan::{Integers, Precision};
+use super::table;
+use onepool::graph::{Graph, Node};
+use onepool::plan::{Activations, Integers, Precision};
 use onepool::session::SessionBuilder;
 
 /// Arguments about how exactly a model is computed.
@@ -9,6 +11,10 @@ pub(super) struct PrecisionArgs {
     /// What a float32 model computes in: f16 is half precision with sums in float32.
     #[arg(long, value_enum, default_value_t = Compute::F32)]
     precision: Compute,
+    /// Whether activations may be rounded to 8 bits where the model allows it (MatMulNBits of accuracy_level 4):
+    /// allowed is faster, exact compares with exact results. `verify` is exact without it, all else allows it.
+    #[arg(long, value_enum)]
+    activations: Option<Rounding>,
     /// Whether operators between DequantizeLinear and QuantizeLinear compute with bytes instead of float32: auto means
     /// on CPUs whose vectors multiply bytes.
     #[arg(long, value_enum, default_value_t = Bytes::Auto)]
@@ -28,6 +34,15 @@ enum Compute {
     F16,
 }
 
+/// Whether activations may be rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Rounding {
+    /// Where the model allows it.
+    Allowed,
+    /// Nowhere.
+    Exact,
+}
+
 /// Where operators compute with bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Bytes {
@@ -45,6 +60,24 @@ impl PrecisionArgs {
         self.precision == Compute::F16
     }
 
+    /// The same, with exact activations where the arguments do not say.
+    pub(super) fn exact_by_default(self) -> Self {
+        PrecisionArgs { activations: self.activations.or(Some(Rounding::Exact)), ..self }
+    }
+
+    /// What to say of results that are off, where nodes of `graph` may round their activations.
+    pub(super) fn rounding(self, graph: &Graph) -> Option<String> {
+        let rounds = |node: &&Node| node.op.with_exact_activations().is_some();
+        match graph.nodes().iter().filter(rounds).count() {
+            0 => None,
+            _ if self.activations == Some(Rounding::Exact) => None,
+            count => Some(format!(
+                "{} may round activations to 8 bits, as the model allows; compare with --activations exact",
+                table::count(count, "node")
+            )),
+        }
+    }
+
     /// Asks the builder of a session for it.
     pub(super) fn apply(self, builder: SessionBuilder) -> SessionBuilder {
         let precision = match self.precision {
@@ -56,6 +89,11 @@ impl PrecisionArgs {
             Bytes::Always => Integers::Always,
             Bytes::Never => Integers::Never,
         };
+        let activations = match self.activations {
+            Some(Rounding::Exact) => Activations::Exact,
+            _ => Activations::Allowed,
+        };
+        let builder = builder.activations(activations);
         builder.precision(precision).integers(integers).coarse_filter(self.coarse_filter)
     }
 }

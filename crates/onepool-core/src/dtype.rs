@@ -224,42 +224,16 @@ pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync {
     }
 }
 
-impl Element for f32 {
-    const DTYPE: DType = DType::F32;
+macro_rules! elements {
+    ($($t:ty: $dtype:ident)*) => {$(
+        impl Element for $t {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )*};
 }
-impl Element for f64 {
-    const DTYPE: DType = DType::F64;
-}
-impl Element for half::f16 {
-    const DTYPE: DType = DType::F16;
-}
-impl Element for half::bf16 {
-    const DTYPE: DType = DType::BF16;
-}
-impl Element for i8 {
-    const DTYPE: DType = DType::I8;
-}
-impl Element for i16 {
-    const DTYPE: DType = DType::I16;
-}
-impl Element for i32 {
-    const DTYPE: DType = DType::I32;
-}
-impl Element for i64 {
-    const DTYPE: DType = DType::I64;
-}
-impl Element for u8 {
-    const DTYPE: DType = DType::U8;
-}
-impl Element for u16 {
-    const DTYPE: DType = DType::U16;
-}
-impl Element for u32 {
-    const DTYPE: DType = DType::U32;
-}
-impl Element for u64 {
-    const DTYPE: DType = DType::U64;
-}
+
+elements!(f32: F32 f64: F64 half::f16: F16 half::bf16: BF16);
+elements!(i8: I8 i16: I16 i32: I32 i64: I64 u8: U8 u16: U16 u32: U32 u64: U64);
 
 #[cfg(test)]
 mod tests {

@@ -2,9 +2,9 @@
 //! expressions of chains, activations and gates are made from its row.
 //!
 //! A row reads `Name(x, parameter = default) [operator] words, TYPES => formula`. The operator is ONNX's with the first
-//! version of its operator set, or `"domain"` and that; `[]` is a function that no operator of its own stands for. Of the
-//! words, `activation` says that kernels of other operators apply it to what they store, which makes each of them larger;
-//! those of recurrent layers have all functions of floats. `full` and `mask` are [`HalfRule`]s.
+//! version of its operator set, or `"domain"` and that; `[]` is a function that no operator of its own stands for. The
+//! words `full` and `mask` are [`HalfRule`]s. Whether kernels of other operators apply it to what they store follows from
+//! the formula ([`Function::is_epilogue`]).
 //!
 //! A row of two elements says how it is computed after the types: `fused` is one of numbers, in chains too; `alone` is one
 //! that only nodes of its own have; `bits` is one of integers; `test` is a comparison.
@@ -12,7 +12,7 @@
 use super::formula::{FloatFormula, NumberFormula, TestFormula};
 use super::loops::{Loops, TestLoops};
 use super::pointwise::{Expr, ExprId, Indexing, PointwiseDesc, PointwiseError};
-pub use super::row::{HalfRule, OperatorName, Parameter, Types, Use};
+pub use super::row::{HalfRule, OperatorName, Parameter, Types};
 use super::row::{column, functions, functions_of_two, tests_of_one};
 use super::value::{Arithmetic, Bits, Plain, Sym, Value};
 
@@ -27,8 +27,6 @@ pub struct Row {
     pub name: &'static str,
     /// The operator, where it has one of its own.
     pub operator: Option<OperatorName>,
-    /// Which kernels of other operators have it.
-    pub used: Use,
     /// How it takes part in graphs of `float16`.
     pub half: HalfRule,
     /// The element types.
@@ -138,43 +136,43 @@ functions! {
     Binarizer(x, threshold = 0.0) ["ai.onnx.ml" 1], NUMBERS => x.if_greater(threshold, 1.0, 0.0);
     BitwiseNot(x) [18], INTEGERS => -x - 1.0;
     Ceil(x) [6], FLOATS => x.ceil();
-    Celu(x, alpha = 1.0) [12] activation, FLOATS => x.if_greater(0.0, x, (x / alpha).expm1() * alpha);
-    Clip(x, min = f32::MIN, max = f32::MAX) [] activation, NUMBERS => x.clip(min, max);
+    Celu(x, alpha = 1.0) [12], FLOATS => x.if_greater(0.0, x, (x / alpha).expm1() * alpha);
+    Clip(x, min = f32::MIN, max = f32::MAX) [], NUMBERS => x.clip(min, max);
     Cos(x) [7], FLOATS => x.cos();
     Cosh(x) [9], FLOATS => x.cosh();
-    Elu(x, alpha = 1.0) [6] activation, FLOATS => x.if_less(0.0, x.expm1() * alpha, x);
+    Elu(x, alpha = 1.0) [6], FLOATS => x.if_less(0.0, x.expm1() * alpha, x);
     Erf(x) [9], FLOATS => x.erf();
     Exp(x) [6] full, FLOATS => x.exp();
     Floor(x) [6], FLOATS => x.floor();
-    Gelu(x) [] activation, FLOATS => x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0);
-    GeluTanh = "Gelu" (x) [] activation, FLOATS
+    Gelu(x) [], FLOATS => x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0);
+    GeluTanh = "Gelu" (x) [], FLOATS
         => x * 0.5 * (((x * x * x * 0.044715 + x) * 0.797_884_560_802_865_4).tanh() + 1.0);
-    HardSigmoid(x, alpha = 0.2, beta = 0.5) [6] activation, FLOATS => (x * alpha + beta).clip(0.0, 1.0);
-    HardSwish(x) [14] activation, FLOATS => x * (x * (1.0 / 6.0) + 0.5).clip(0.0, 1.0);
-    LeakyRelu(x, alpha = 0.01) [6] activation, FLOATS => x.if_less(0.0, x * alpha, x);
+    HardSigmoid(x, alpha = 0.2, beta = 0.5) [6], FLOATS => (x * alpha + beta).clip(0.0, 1.0);
+    HardSwish(x) [14], FLOATS => x * (x * (1.0 / 6.0) + 0.5).clip(0.0, 1.0);
+    LeakyRelu(x, alpha = 0.01) [6], FLOATS => x.if_less(0.0, x * alpha, x);
     Log(x) [6] full, FLOATS => x.log();
-    Mish(x) [18] activation, FLOATS => x * tanh_of_softplus(x);
+    Mish(x) [18], FLOATS => x * tanh_of_softplus(x);
     Neg(x) [6], SIGNED => -x;
     Not(x) [1], BOOL => x.if_equal(0.0, 1.0, 0.0);
     ParametricSoftplus(x, alpha = 1.0, beta = 1.0) [1], FLOATS => (x * beta).softplus() * alpha;
     Reciprocal(x) [6] full, FLOATS => x.reciprocal();
-    Relu(x) [6] activation, SIGNED => x.at_least(0.0);
+    Relu(x) [6], SIGNED => x.at_least(0.0);
     Round(x) [11], FLOATS => x.round();
     ScaledTanh(x, alpha = 1.0, beta = 1.0) [], FLOATS => (x * beta).tanh() * alpha;
-    Selu(x, alpha = 1.673_263_2, gamma = 1.050_701) [6] activation, FLOATS
+    Selu(x, alpha = 1.673_263_2, gamma = 1.050_701) [6], FLOATS
         => x.if_greater(0.0, x * gamma, x.expm1() * (alpha * gamma));
     Shrink(x, lambd = 0.5, bias = 0.0) [9], NUMBERS
         => x.if_less(-lambd, x + bias, x.if_greater(lambd, x - bias, x.if_nan(x, 0.0)));
-    Sigmoid(x) [6] activation, FLOATS => x.sigmoid();
+    Sigmoid(x) [6], FLOATS => x.sigmoid();
     Sign(x) [9], NUMBERS => x.if_greater(0.0, 1.0, x.if_less(0.0, -x.number(1.0), x));
     Sin(x) [7], FLOATS => x.sin();
     Sinh(x) [9], FLOATS => x.sinh();
-    Softplus(x) [1] activation, FLOATS => x.softplus();
-    Softsign(x) [1] activation, FLOATS => x / (x.abs() + 1.0);
+    Softplus(x) [1], FLOATS => x.softplus();
+    Softsign(x) [1], FLOATS => x / (x.abs() + 1.0);
     Sqrt(x) [6] full, FLOATS => x.sqrt();
-    Swish(x, alpha = 1.0) [24] activation, FLOATS => x * (x * alpha).sigmoid();
+    Swish(x, alpha = 1.0) [24], FLOATS => x * (x * alpha).sigmoid();
     Tan(x) [7], FLOATS => x.tan();
-    Tanh(x) [6] activation, FLOATS => x.tanh();
+    Tanh(x) [6], FLOATS => x.tanh();
     ThresholdedRelu(x, alpha = 1.0) [10], FLOATS => x.if_at_most(alpha, 0.0, x);
     // The one of recurrent layers, which keeps alpha itself.
     ThresholdedReluGate = "ThresholdedRelu" (x, alpha = 1.0) [], FLOATS => x.if_less(alpha, 0.0, x);
@@ -280,6 +278,21 @@ impl Function {
     /// As [`Function::build`], of values of `desc`.
     pub(super) fn build_with(self, desc: &mut PointwiseDesc, x: ExprId, [a, b]: [ExprId; 2]) -> ExprId {
         Sym::write(desc, [x, a, b], |[x, a, b]| (self.row().write)(x, [a, b]))
+    }
+
+    /// Whether kernels of other operators can apply it to the floats that they store. Logarithms, angles and hyperbolas are
+    /// not: their code would double each of those kernels. Recurrent layers have them as well.
+    pub fn is_epilogue(self) -> bool {
+        let mut desc = PointwiseDesc::new([Indexing::Full; 3]);
+        let inputs = [0, 1, 2].map(|input| desc.add(Expr::Input(input)));
+        self.build_with(&mut desc, inputs[0], [inputs[1], inputs[2]]);
+        let is_large = |expr: &Expr| matches!(expr, Expr::Unary(op, _) if op.is_large_on_devices());
+        self.is_of_floats() && !desc.exprs().iter().any(is_large)
+    }
+
+    /// Whether it takes floats.
+    pub(super) fn is_of_floats(self) -> bool {
+        !matches!(self.row().types, Types::Integers | Types::Bool)
     }
 
     /// The loops of the CPU.

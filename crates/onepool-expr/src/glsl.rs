@@ -3,18 +3,18 @@
 use std::fmt::Write;
 
 use super::device::device_form;
-use super::functions::{Function, Types, Use};
+use super::functions::Function;
 use super::pointwise::{BinaryOp, CompareOp, Expr, ExprId, Indexing, PointwiseDesc, PointwiseError, UnaryOp};
 
 /// The include file of the functions of floats: `f_<name>(x, a, b)` with as many parameters as the function has, the
-/// number `FN_<NAME>` of each, and `activate(x, code, a, b)`, which chooses among activations by that number; where `FUNCTIONS_OF_GATES`
-/// is defined among those of recurrent layers too.
+/// number `FN_<NAME>` of each, and `activate(x, code, a, b)`, which chooses among epilogues ([`Function::is_epilogue`]) by
+/// that number; where `FUNCTIONS_OF_GATES` is defined, among all of them.
 ///
 /// # Errors
 /// None where the table is sound.
 pub fn include_file() -> Result<String, PointwiseError> {
     let mut text = String::from(HEAD);
-    let floats: Vec<Function> = Function::ALL.iter().copied().filter(|f| is_of_floats(*f)).collect();
+    let floats: Vec<Function> = Function::ALL.iter().copied().filter(|f| f.is_of_floats()).collect();
     for function in &floats {
         let _ = writeln!(text, "#define FN_{} {}u", upper(*function), code(*function));
     }
@@ -29,13 +29,13 @@ pub fn include_file() -> Result<String, PointwiseError> {
         print(&mut text, *function)?;
     }
     text.push_str("\nfloat activate(float x, uint code, float a, float b)\n{\n    switch (code) {\n");
-    for used in [Use::Activation, Use::Gate] {
-        for function in floats.iter().filter(|f| f.row().used == used) {
+    for of_all in [true, false] {
+        for function in floats.iter().filter(|f| f.is_epilogue() == of_all) {
             let arguments = ["x", "x, a", "x, a, b"][function.row().parameters.len().min(2)];
             let (name, call) = (upper(*function), lower(*function));
             let _ = writeln!(text, "    case FN_{name}: return f_{call}({arguments});");
         }
-        text.push_str(if used == Use::Activation { "#ifdef FUNCTIONS_OF_GATES\n" } else { "#endif\n" });
+        text.push_str(if of_all { "#ifdef FUNCTIONS_OF_GATES\n" } else { "#endif\n" });
     }
     text.push_str("    default: return x;\n    }\n}\n\n#endif\n");
     Ok(text)
@@ -52,10 +52,6 @@ const HEAD: &str = "// Made by the build from the table of functions.
 /// The number that stands for `function` in kernels; 0 stands for none.
 pub fn code(function: Function) -> u32 {
     function as u32 + 1
-}
-
-fn is_of_floats(function: Function) -> bool {
-    !matches!(function.row().types, Types::Integers | Types::Bool)
 }
 
 /// The name with words apart, in small letters.

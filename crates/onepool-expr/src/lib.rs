@@ -30,7 +30,7 @@ mod value;
 pub use device::device_form;
 pub use functions::{
     ALIASES, Alias, BinaryFunction, BinaryRow, ElementTest, Function, HalfRule, OperatorName, Parameter, Row,
-    TestRow, Types, Use,
+    TestRow, Types,
 };
 pub use functions::{BitFormula, PairFormula, PairTest, VisitPair, pairs};
 pub use glsl::code;

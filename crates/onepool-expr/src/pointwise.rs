@@ -113,6 +113,12 @@ pub enum UnaryOp {
 }
 
 impl UnaryOp {
+    /// Whether its code on devices is large: a logarithm, an angle, a hyperbola but the tangent.
+    pub(super) fn is_large_on_devices(self) -> bool {
+        use UnaryOp::{Acos, Acosh, Asin, Asinh, Atan, Atanh, Cos, Cosh, Log, Sin, Sinh, Tan};
+        matches!(self, Log | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh)
+    }
+
     /// Every one.
     pub const ALL: [UnaryOp; 24] = [
         UnaryOp::Neg,

@@ -35,15 +35,6 @@ pub struct OperatorName {
     pub since: i64,
 }
 
-/// Which kernels of other operators have a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// Recurrent layers, where it is one of floats.
-    Gate,
-    /// All that apply an activation to what they store, and recurrent layers.
-    Activation,
-}
-
 /// How an operator takes part where a graph of `float32` computes in `float16`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HalfRule {
@@ -65,9 +56,6 @@ macro_rules! column {
     (@operator [$domain:literal $since:literal]) => { Some(OperatorName { domain: $domain, since: $since }) };
     (@name $id:ident) => { stringify!($id) };
     (@name $id:ident $name:literal) => { $name };
-    (@used) => { Use::Gate };
-    (@used activation $($flag:ident)*) => { Use::Activation };
-    (@used $other:ident $($flag:ident)*) => { column!(@used $($flag)*) };
     (@half) => { HalfRule::Half };
     (@half full $($flag:ident)*) => { HalfRule::Full };
     (@half mask $($flag:ident)*) => { HalfRule::Mask };
@@ -131,7 +119,6 @@ macro_rules! functions {
                 function: Function::$id,
                 name: column!(@name $id $($name)?),
                 operator: column!(@operator [$($operator)*]),
-                used: column!(@used $($flag)*),
                 half: column!(@half $($flag)*),
                 types: column!(@types $types),
                 parameters: &[$(Parameter { name: stringify!($p), default: $default }),*],

@@ -162,7 +162,7 @@ impl Entries<'_> {
                 let n = within.and_then(|n| usize::try_from(n).ok());
                 n.map(Some).ok_or_else(|| self.wrong(name, format!("1 to {MAX_SIZE}"), first))
             }
-            _ => Err(self.unsupported(name, "layers of different sizes")),
+            _ => Err(self.unsupported(name, "layers of different sizes: load an ONNX export of the model")),
         }
     }
 
@@ -212,7 +212,7 @@ impl Settings {
         }
         let head = e.size("attention.key_length")?.or(hidden.checked_div(heads)).unwrap_or(0);
         if let Some(value) = e.size("attention.value_length")?.filter(|value| *value != head) {
-            let what = format!("values of {value} elements with keys of {head}");
+            let what = format!("values of {value} elements with keys of {head}: load an ONNX export of the model");
             return Err(e.unsupported("attention.value_length", what));
         }
         let rotated = e.size("rope.dimension_count")?.unwrap_or(head);

@@ -127,10 +127,13 @@ impl<'f> Weights<'f> {
                 let found = format!("{height} rows of {width}");
                 return Err(at_tensor(name, LoadErrorKind::unexpected(expected, found)));
             }
-            let step = Rows::STEP;
-            if k == 0 || part.rows == 0 || !k.is_multiple_of(step.max(blocks.elements())) {
-                let what =
-                    format!("rows of {k} elements of {}, which is no multiple of {step}", blocks.name());
+            let step = Rows::STEP.max(blocks.elements());
+            if k == 0 || part.rows == 0 || !k.is_multiple_of(step) {
+                let what = format!(
+                    "{} rows of {k} elements of {}, expected rows of a multiple of {step}: load an ONNX export of the model",
+                    part.rows,
+                    blocks.name()
+                );
                 return Err(at_tensor(name, LoadErrorKind::unsupported(what)));
             }
             let row = Rows { blocks, rows: 1, k }.row_bytes();

@@ -33,16 +33,13 @@ pub use rotary::RotaryEmbedding;
 pub use skip_norm::SkipNorm;
 pub use tensor_scatter::TensorScatter;
 
-use super::real::FLOATS;
+use super::real::{FLOATS, FLOATS_TO_32};
 use super::window::bad;
 use super::{AttrReader, Family, OpDef, OpError, Operator};
 use crate::dtype::DType;
 use std::sync::Arc;
 
 type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
-/// The floating-point types of at most 32 bits.
-const FLOATS_TO_32: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// Attribute `name`, a number of at least `least`.
 fn count(attrs: &AttrReader<'_>, name: &str, least: i64) -> Result<usize, OpError> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::dims::{AnyDims, ConvDims};
-use super::fold::{WeightLayout, channel_bias};
+use super::fold::WeightLayout;
 use super::many;
 use super::{device, direct, image};
 use crate::backend::DeviceInfo;
@@ -51,11 +51,6 @@ pub(crate) fn read_group(attrs: &AttrReader<'_>) -> Result<usize, OpError> {
 }
 
 impl Conv {
-    /// Whether a bias can be added as third input: there is neither a bias nor an activation.
-    pub fn accepts_bias(&self, cx: &OpCx) -> bool {
-        !cx.has(2) && self.activation == Activation::None
-    }
-
     /// The convolution over as many dimensions as it has, and the shape of its output.
     fn sizes(&self, cx: &OpCx) -> Result<(AnyDims, Shape), OpError> {
         let (x, w) = (cx.shape(0)?, cx.shape(1)?);
@@ -158,17 +153,8 @@ impl Operator for Conv {
     }
 
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
-        if let Some(absorbed) = absorb::with_activation(self, cx, next, next_cx) {
-            return Some(absorbed);
-        }
-        let normalized = absorb::normalized(cx, next, next_cx, at, WeightLayout::Conv, self.activation);
-        if let Some((w, b, activation)) = normalized {
-            return Some(absorb::folded(Arc::new(Conv { activation, ..self.clone() }), w, b));
-        }
-        if !self.accepts_bias(cx) {
-            return None;
-        }
-        let bias = channel_bias(absorb::added(next, next_cx, at)?, &cx.output(0).ok()?.shape).ok()??;
-        Some(absorb::with_bias(Arc::new(self.clone()), bias))
+        let with = |activation| Arc::new(Conv { activation, ..self.clone() }) as Arc<dyn Operator>;
+        let own = (WeightLayout::Conv, self.activation);
+        absorb::into_convolution(self, own, with, cx, (next, next_cx, at))
     }
 }

@@ -75,9 +75,6 @@ impl Operator for GatherBlocks {
         let t = cx.output(0)?.dtype;
         word(4 * quads)?;
         word(cx.input(B)?.bytes())?;
-        if quads == 0 {
-            return Ok(());
-        }
         let spec = [
             (spec::blocks::TYPE, self.b.blocks as u32),
             (spec::block_rows::INDEX_WORDS, index_words(cx.dtype(INDICES)?)),

@@ -1,7 +1,5 @@
 //! A product with rows of ggml's blocks.
 
-use rayon::prelude::*;
-
 use super::blocks::Rows;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -9,18 +7,13 @@ use crate::kernel::codes::block_tile::TILE;
 use crate::kernel::codes::block_vector;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
-use crate::ops::linalg::product::{Mat, Threads, product};
+use crate::ops::linalg::coded::{self, FEW_ROWS};
 use crate::ops::movement::region::word;
-use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator, par};
-use crate::shape::Shape;
+use crate::ops::real::{FLOATS_TO_32, Real, RealIo, RealKernel, real_kernel};
+use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::simd::wide;
 
-/// Columns of the result that a task of the native function makes at once.
-const COLUMNS: usize = 32;
-/// Up to this many rows of A the native function decodes a block at a time.
-const FEW_ROWS: usize = 4;
-/// Sums side by side.
+/// Sums in parallel.
 const LANES: usize = 16;
 /// Elements that are decoded at a time; every block divides it.
 const PART: usize = 256;
@@ -29,9 +22,6 @@ const PART: usize = 256;
 const A: usize = 0;
 const B: usize = 1;
 const BIAS: usize = 2;
-
-/// The types of A.
-const FLOATS_TO_32: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// Inputs: A, rows of blocks in bytes ([`Rows::info`]), and a bias. Each row of blocks is a column of the result.
 #[derive(Clone, Copy, Debug)]
@@ -58,16 +48,6 @@ impl MatMulBlocks {
         }
         Ok(Sizes { b: self.b, m: outer.iter().product() })
     }
-
-    /// Columns of a team of the kernel for few rows, and teams that share columns: enough teams to keep a large device busy.
-    fn teams(&self) -> (usize, usize) {
-        const MIN_TEAMS: usize = 1024;
-        let n = self.b.rows;
-        let cols = [4, 2].into_iter().find(|cols| n / cols >= MIN_TEAMS).unwrap_or(1);
-        let units = self.b.k / block_vector::UNIT;
-        let split = [4, 2].into_iter().find(|split| units >= split * 64 && n / cols < 2 * MIN_TEAMS);
-        (cols, split.unwrap_or(1))
-    }
 }
 
 impl Operator for MatMulBlocks {
@@ -83,11 +63,7 @@ impl Operator for MatMulBlocks {
             cx.expect_dtype(BIAS, dtype)?;
         }
         self.resolve(cx)?;
-        let mut dims = cx.shape(A)?.to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = self.b.rows;
-        }
-        Ok(vec![TensorInfo::new(dtype, Shape::new(dims)?)])
+        coded::infer(cx, A, dtype, self.b.rows)
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
@@ -122,7 +98,7 @@ impl Operator for MatMulBlocks {
             return Ok(());
         }
         if m <= block_vector::ROWS {
-            let (cols, split) = self.teams();
+            let (cols, split) = coded::teams(b.rows, b.k / block_vector::UNIT);
             let spec = [
                 spec[0],
                 (spec::block_vector::BIASED, bias.into()),
@@ -183,23 +159,11 @@ impl RealKernel for Sizes {
         let row = |column: usize| &codes[column * b.row_bytes()..][..b.row_bytes()];
         if m <= FEW_ROWS {
             let a: Vec<f32> = a.iter().map(|v| v.to_f64() as f32).collect();
-            let mut sums = vec![0f32; m * n];
-            // Element `[column, row]`, so that a thread's columns are its own.
-            par::share(sums.chunks_mut(COLUMNS * m).enumerate(), |(part, sums)| {
-                let each = sums.chunks_mut(m).enumerate();
-                each.for_each(|(c, sums)| self.dots(row(part * COLUMNS + c), &a, sums));
-            });
-            for (i, y) in y.iter_mut().enumerate() {
-                let bias = bias.and_then(|b| b.get(i % n)).copied().unwrap_or(T::ZERO);
-                *y = T::from_f64(sums[i % n * m + i / n].into()) + bias;
-            }
+            coded::few_rows([m, n], bias, y, |column, sums| self.dots(row(column), &a, sums));
             return Ok(());
         }
-        // Some columns at once, as rows of a transposed operand; their results are columns of the output.
-        let parts = (0..n.div_ceil(COLUMNS)).into_par_iter().map(|part| {
-            let first = part * COLUMNS;
-            let count = COLUMNS.min(n - first);
-            let mut decoded = vec![0f32; count * k];
+        coded::many_rows([m, n, k], a, bias, y, |first, to| {
+            let mut decoded = vec![0f32; to.len()];
             wide(
                 #[inline(always)]
                 || {
@@ -207,21 +171,7 @@ impl RealKernel for Sizes {
                     each.for_each(|(c, to)| blocks.decode(row(first + c), to));
                 },
             );
-            let made: Vec<T> = decoded.iter().map(|v| T::from_f64(f64::from(*v))).collect();
-            let mut out = vec![T::ZERO; m * count];
-            let sizes = [m, count, k];
-            product(sizes, Mat::rows(a, k), Mat::transposed(&made, k), &mut out, count, false, Threads::One)?;
-            Ok(out)
-        });
-        let parts: Vec<Vec<T>> = parts.collect::<Result<_, KernelError>>()?;
-        y.par_chunks_mut(n).enumerate().for_each(|(r, y)| {
-            for (y, part) in y.chunks_mut(COLUMNS).zip(&parts) {
-                y.copy_from_slice(&part[r * y.len()..][..y.len()]);
-            }
-            if let Some(bias) = bias {
-                y.iter_mut().zip(bias).for_each(|(y, b)| *y += *b);
-            }
-        });
-        Ok(())
+            to.iter_mut().zip(&decoded).for_each(|(to, v)| *to = T::from_f64(f64::from(*v)));
+        })
     }
 }

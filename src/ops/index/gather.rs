@@ -10,7 +10,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{NativeKernel, Unit};
 use crate::ops::movement::region::word;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Passed, PassedBytes};
 use crate::shape::Shape;
 
 /// Picks slices of `axis` of input 0 by the indices of input 1; negative ones count from the end.
@@ -80,9 +80,6 @@ impl Sizes {
         }
         let kernel = variants::Gather { t: Unit::Bytes(bytes) }.id()?;
         let n = outer * indices * inner;
-        if n == 0 {
-            return Ok(());
-        }
         let p =
             params::Gather { n: word(n)?, inner: word(inner)?, indices: word(indices)?, size: word(size)? };
         lower.dispatch_1d(kernel, &[(spec::gather::INDEX_WORDS, words)], &args, &p, n)
@@ -99,6 +96,17 @@ impl Gather {
             inner: x[axis + 1..].iter().product(),
             indices: cx.shape(1)?.elements(),
         })
+    }
+
+    /// Where the result begins in the data, in bytes, if it lies there as it is: known indices that follow one another.
+    fn contiguous(&self, cx: &OpCx) -> Option<u64> {
+        let Sizes { outer, size, inner, .. } = self.sizes(cx).ok()?;
+        let places = cx.value(1)?.to_i64s().ok()?.into_iter().map(|i| position(i, size).ok());
+        let places: Vec<usize> = places.collect::<Option<_>>()?;
+        let first = *places.first()?;
+        let follow = places.iter().enumerate().all(|(i, place)| *place == first + i);
+        let offset = first.checked_mul(inner)?.checked_mul(cx.dtype(0).ok()?.bytes())?;
+        (outer == 1 && follow).then_some(offset as u64)
     }
 }
 
@@ -124,6 +132,13 @@ impl Operator for Gather {
             return Err(cx.shape_error(0, "at least one element along the axis"));
         }
         Ok(vec![TensorInfo::new(x.dtype, shape)])
+    }
+
+    fn passed(&self, cx: &OpCx) -> Passed {
+        self.contiguous(cx).map_or_else(Passed::default, |offset| Passed {
+            bytes: vec![PassedBytes { input: 0, output: 0, offset }],
+            complete: true,
+        })
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {

@@ -67,11 +67,6 @@ pub(crate) struct Dims {
 }
 
 impl Gemm {
-    /// Whether C could be added as an input: it has none, so that a bias after it can become one.
-    pub fn accepts_bias(&self, cx: &OpCx) -> bool {
-        !cx.has(2) && self.beta == 1.0 && self.activation == Activation::None
-    }
-
     pub(crate) fn resolve(&self, cx: &OpCx) -> Result<Dims, OpError> {
         let matrix = |i: usize, transposed: bool| match (cx.shape(i)?.dims(), transposed) {
             (&[r, c], false) => Ok((r, c)),

@@ -1,6 +1,7 @@
 //! Matrix products.
 
 pub(crate) mod bytes;
+pub(crate) mod coded;
 mod det;
 pub(crate) mod device;
 mod einsum;

@@ -59,6 +59,10 @@ macro_rules! moves {
             region::gpu(lower, cx, &self.pieces(cx)?)
         }
 
+        fn passed(&self, cx: &OpCx) -> crate::ops::Passed {
+            self.pieces(cx).map(|pieces| region::passed(cx, &pieces)).unwrap_or_default()
+        }
+
         fn cost(&self, cx: &OpCx) -> Cost {
             Cost { flops: 0, bytes: 2 * cx.outputs().iter().map(|o| o.bytes() as u64).sum::<u64>() }
         }

@@ -6,7 +6,7 @@ use crate::kernel::codes::transpose_tile::{MAX_OUTER, TILE};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel, Unit};
 use crate::ops::strided::Nest;
-use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, par};
+use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, Passed, PassedBytes, par};
 use crate::shape::Shape;
 
 /// The shortest side of a block that is moved by tiles.
@@ -167,6 +167,29 @@ fn row<T: Copy>(piece: &Piece, src: &[T], dst: &mut [T], step: isize, src_at: is
             }
         }
     }
+}
+
+/// The pieces that are all of an input or of an output and contiguous in both, where no element is written twice.
+pub(crate) fn passed(cx: &OpCx, pieces: &[Piece]) -> Passed {
+    let written = |o: usize| -> usize {
+        pieces.iter().filter(|p| p.output == o).map(|p| p.nest.elements()).fold(0, usize::saturating_add)
+    };
+    let run = |piece: &Piece| {
+        let (Source::Input(input), output) = (&piece.source, piece.output) else { return None };
+        let (x, y) = (cx.input_opt(*input)?, cx.outputs().get(output)?);
+        let n = piece.nest.elements();
+        let contiguous = piece.nest.is_dense(0) && piece.nest.is_dense(1);
+        let offset = if n == x.elements() { piece.dst_offset } else { piece.src_offset };
+        let whole = n == x.elements() || n == y.elements();
+        let offset = offset.checked_mul(y.dtype.bytes())? as u64;
+        (contiguous && whole && written(output) == y.elements()).then_some(PassedBytes {
+            input: *input,
+            output,
+            offset,
+        })
+    };
+    let bytes: Vec<PassedBytes> = pieces.iter().filter_map(run).collect();
+    Passed { complete: bytes.len() == pieces.len(), bytes }
 }
 
 /// Emits one dispatch for each piece. Pieces write different elements of their outputs and need no order

@@ -94,9 +94,6 @@ impl BatchNormalization {
         let kernel = variants::BatchNorm { t: dtype, s: stats_type, texels }.id()?;
         let plane = if texels { plane / 4 } else { plane };
         let n = batch * channels * plane.div_ceil(RUN);
-        if n == 0 {
-            return Ok(());
-        }
         let (code, [act_a, act_b]) = self.activation.code();
         let params = params::BatchNorm {
             n: n as u32,

@@ -6,7 +6,7 @@ use super::chain::Chain;
 use super::function_cpu;
 use super::program::{Dispatch, element};
 use crate::dtype::DType;
-use crate::expr::{ExprId, Function, HalfRule, Indexing, PointwiseDesc, PointwiseError, Types, Use};
+use crate::expr::{ExprId, Function, HalfRule, Indexing, PointwiseDesc, PointwiseError, Types};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 pub use crate::operator::Pointwise;
@@ -129,8 +129,8 @@ impl Operator for Pointwise {
     }
 
     fn as_activation(&self, cx: &OpCx) -> Option<Activation> {
-        let is_activation = self.function.row().used == Use::Activation;
-        (cx.dtype(0).ok()?.is_float() && is_activation).then_some(Activation::Of(*self))
+        let applies = cx.dtype(0).ok()?.is_float() && self.function.is_epilogue();
+        applies.then_some(Activation::Of(*self))
     }
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {

@@ -87,9 +87,6 @@ pub(super) fn resize(op: &Resize, cx: &OpCx, lower: &mut Lowering<'_>) -> Result
         return Ok(());
     }
     let kernel = resize_kernel(cx)?;
-    let words = |t: &AxisTable| -> Vec<i32> {
-        t.index.iter().zip(&t.weight).flat_map(|(i, w)| [*i, (*w as f32).to_bits() as i32]).collect()
-    };
     let spec =
         [(spec::resize_image::ROW_TAPS, rows.taps as u32), (spec::resize_image::COL_TAPS, cols.taps as u32)];
     let params = params::ResizeImage {
@@ -99,7 +96,7 @@ pub(super) fn resize(op: &Resize, cx: &OpCx, lower: &mut Lowering<'_>) -> Result
         ih: rows.input as i32,
         outside: op.desc.extrapolation,
     };
-    let (rows, cols) = (constant(words(rows), lower)?, constant(words(cols), lower)?);
+    let (rows, cols) = (constant(rows.words(), lower)?, constant(cols.words(), lower)?);
     let args = [Operand::Image(0, Filter::Nearest), rows, cols, Operand::Output(0)];
     lower.dispatch_1d(kernel, &spec, &args, &params, n as usize)
 }

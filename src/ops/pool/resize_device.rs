@@ -132,15 +132,8 @@ fn weighted(
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
     let kernel = variants::Resize { t: dtype }.id()?;
-    let words = |t: &AxisTable| {
-        t.index
-            .iter()
-            .zip(&t.weight)
-            .flat_map(|(i, w)| [*i, (*w as f32).to_bits() as i32])
-            .collect::<Vec<_>>()
-    };
-    let rows = constant(words(pass.rows), lower)?;
-    let cols = constant(words(pass.cols), lower)?;
+    let rows = constant(pass.rows.words(), lower)?;
+    let cols = constant(pass.cols.words(), lower)?;
     let (n, run) = pass.runs(lower);
     let spec = [
         (spec::resize::ROW_TAPS, pass.rows.taps as u32),

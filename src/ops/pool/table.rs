@@ -42,6 +42,11 @@ impl AxisTable {
         self.index.len() / self.taps.max(1)
     }
 
+    /// Indices and weights as kernels read them: each tap's input element, then its weight.
+    pub(super) fn words(&self) -> Vec<i32> {
+        self.index.iter().zip(&self.weight).flat_map(|(i, w)| [*i, (*w as f32).to_bits() as i32]).collect()
+    }
+
     /// Whether the output is the input.
     pub(super) fn is_identity(&self) -> bool {
         self.output() == self.input

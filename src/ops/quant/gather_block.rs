@@ -169,9 +169,6 @@ impl Operator for GatherBlockQuantized {
         let s = self.resolve(cx)?;
         let kernel = variants::GatherBlock { t: cx.dtype(SCALES)? }.id()?;
         let n = s.result.elements();
-        if n == 0 {
-            return Ok(());
-        }
         word(s.outer * s.size * s.inner)?;
         let constants = [
             (spec::gather_block::INDEX_WORDS, index_words(cx.dtype(INDICES)?)),

@@ -78,9 +78,6 @@ impl Operator for Bernoulli {
         }
         let kernel = variants::RandomMask { t: from }.id()?;
         let key = self.seed.for_device()?.key;
-        if y.elements() == 0 {
-            return Ok(());
-        }
         let p = params::RandomMask { key, n: word(y.elements())?, ratio: 0.0, scale: 1.0 };
         let constants = [(spec::random_mask::DROPOUT, 0), (spec::random_mask::MASK, 0)];
         let args = [Operand::Input(0), Operand::Output(0), Operand::Unused];

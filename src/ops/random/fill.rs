@@ -142,9 +142,6 @@ impl Operator for RandomFill {
             Distribution::Uniform { low, high } => (0, low, high - low),
             Distribution::Normal { mean, scale } => (1, mean, scale),
         };
-        if y.elements() == 0 {
-            return Ok(());
-        }
         let p = params::RandomFill { key, n: word(y.elements())?, start: a, scale: b };
         let blocks = y.elements().div_ceil(4);
         lower.dispatch_1d(kernel, &[(spec::random_fill::NORMAL, normal)], &[Operand::Output(0)], &p, blocks)

@@ -112,12 +112,34 @@ fn reversed(op: &Recurrent, d: &Dims) -> u32 {
     (0..d.dirs).map(|dir| u32::from(op.direction.reversed(dir)) << dir).sum()
 }
 
+/// Specialization constants of a cell, which both kernels have with equal numbers.
+fn cell_spec(op: &Recurrent, kind: CellKind, cx: &OpCx) -> [(u32, u32); 12] {
+    const {
+        assert!(spec::cell::KIND == spec::sequence::KIND && spec::cell::LENGTHS == spec::sequence::LENGTHS);
+        assert!(spec::cell::F0 == spec::sequence::F0 && spec::cell::H1 == spec::sequence::H1);
+    }
+    let codes = functions(op).map(|f| Activation::Of(f).code().0);
+    [
+        (spec::cell::KIND, kind as u32),
+        (spec::cell::BIASED, u32::from(cx.has(3))),
+        (spec::cell::PEEPHOLES, u32::from(cx.has(7))),
+        (spec::cell::LENGTHS, u32::from(cx.has(4))),
+        (spec::cell::CLIPPED, u32::from(op.clip.is_some())),
+        (spec::cell::INPUT_FORGET, u32::from(op.input_forget)),
+        (spec::cell::F0, codes[0]),
+        (spec::cell::G0, codes[1]),
+        (spec::cell::H0, codes[2]),
+        (spec::cell::F1, codes[3]),
+        (spec::cell::G1, codes[4]),
+        (spec::cell::H1, codes[5]),
+    ]
+}
+
 /// Emits all time steps as one dispatch.
 fn sequence(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
     let projected = project(d, cx, DType::F32, lower)?.y;
     let r = Source::input(cx, 2, d.hidden, d.width(), true)?.by_rows(d.hidden, d.width(), lower)?;
     let (functions, at) = (functions(op), Distances::of(d));
-    let codes = functions.map(|f| Activation::Of(f).code().0);
     let kind = match op.kind {
         Kind::Rnn => CellKind::Rnn,
         Kind::Lstm => CellKind::Lstm,
@@ -125,22 +147,11 @@ fn sequence(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
         Kind::Gru { linear_before_reset: false } => CellKind::GruBefore,
     };
     let states = |h: bool, c: bool| ((usize::from(h) * STATE_H) | (usize::from(c) * STATE_C)) as u32;
-    let spec = [
-        (spec::sequence::KIND, kind as u32),
-        (spec::sequence::BIASED, u32::from(cx.has(3))),
-        (spec::sequence::PEEPHOLES, u32::from(cx.has(7))),
-        (spec::sequence::LENGTHS, u32::from(cx.has(4))),
-        (spec::sequence::CLIPPED, u32::from(op.clip.is_some())),
-        (spec::sequence::INPUT_FORGET, u32::from(op.input_forget)),
-        (spec::sequence::F0, codes[0]),
-        (spec::sequence::G0, codes[1]),
-        (spec::sequence::H0, codes[2]),
-        (spec::sequence::F1, codes[3]),
-        (spec::sequence::G1, codes[4]),
-        (spec::sequence::H1, codes[5]),
+    let ends = [
         (spec::sequence::INITIAL, states(cx.has(5), cx.has(6))),
         (spec::sequence::LAST, states(cx.outputs().len() > 1, cx.outputs().len() > 2)),
     ];
+    let spec = [&cell_spec(op, kind, cx)[..], &ends].concat();
     let params = params::Sequence {
         rows: (d.dirs * d.batch) as u32,
         batch: d.batch as u32,
@@ -345,23 +356,8 @@ impl<'a> Layer<'a> {
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
         let (op, d, cx) = (self.op, self.d, self.cx);
-        let lengths = cx.has(4);
         let (functions, at) = (functions(op), Distances::of(d));
-        let codes = functions.map(|f| Activation::Of(f).code().0);
-        let spec = [
-            (spec::cell::KIND, kind as u32),
-            (spec::cell::BIASED, u32::from(cx.has(3))),
-            (spec::cell::PEEPHOLES, u32::from(cx.has(7))),
-            (spec::cell::LENGTHS, u32::from(lengths)),
-            (spec::cell::CLIPPED, u32::from(op.clip.is_some())),
-            (spec::cell::INPUT_FORGET, u32::from(op.input_forget)),
-            (spec::cell::F0, codes[0]),
-            (spec::cell::G0, codes[1]),
-            (spec::cell::H0, codes[2]),
-            (spec::cell::F1, codes[3]),
-            (spec::cell::G1, codes[4]),
-            (spec::cell::H1, codes[5]),
-        ];
+        let spec = cell_spec(op, kind, cx);
         let n = d.dirs * d.batch * d.hidden;
         let params = params::Cell {
             n: n as u32,

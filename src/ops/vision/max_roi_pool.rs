@@ -100,9 +100,6 @@ impl Operator for MaxRoiPool {
         let (d, shape) = self.dims(cx)?;
         index32(cx.input(0)?.elements())?;
         let n = index32(shape.elements())?;
-        if n == 0 {
-            return Ok(());
-        }
         let params = params::MaxRoiPool {
             n,
             batch: d.batch as i32,

@@ -133,9 +133,6 @@ impl Operator for RoiAlign {
         let (d, shape) = self.dims(cx)?;
         index32(cx.input(0)?.elements())?;
         let n = index32(shape.elements())?;
-        if n == 0 {
-            return Ok(());
-        }
         let spec = [
             (spec::roi_align::HALF_PIXEL, u32::from(self.half_pixel)),
             (spec::roi_align::LARGEST, u32::from(self.mode == RoiMode::Max)),

@@ -4,7 +4,7 @@ use super::Emitter;
 use crate::kernel::touch;
 use crate::memory::coherency::Access;
 use crate::memory::image::{Filter, ImageDesc, ImageView};
-use crate::ops::{Lowered, Native, OpError, Operand, Packed, Step, StepKernel};
+use crate::ops::{Lowered, Native, OpError, Operand, Packed, PassedBytes, Step, StepKernel};
 use crate::plan::alias_classes::Backing;
 use crate::plan::flow::{FlowNode, ValueId, node_error};
 use crate::plan::lowering::NodeWork;
@@ -14,9 +14,19 @@ use crate::plan::{Location, PlanError, Space, Work};
 /// An argument of a dispatch.
 type Arg = Option<(Location, Access)>;
 
+/// Whether `step` moves those bytes.
+fn moves(step: &Step, passed: &PassedBytes) -> bool {
+    let ends = [Operand::Input(passed.input), Operand::Output(passed.output)];
+    match step {
+        Step::Dispatch { args, .. } => ends.iter().all(|end| args.contains(end)),
+        Step::Copy { src, dst, .. } => [src.0, dst.0] == ends,
+        Step::Fill { .. } => false,
+    }
+}
+
 impl Emitter<'_> {
-    /// The commands of node `n`.
-    pub(super) fn works(&mut self, n: usize) -> Result<Vec<Work>, PlanError> {
+    /// The commands of node `n`, each with the step of its lowering.
+    pub(super) fn works(&mut self, n: usize) -> Result<Vec<(usize, Work)>, PlanError> {
         let lowered = self.lowered;
         let device = lowered.nodes[n].device;
         match &lowered.nodes[n].work {
@@ -27,10 +37,17 @@ impl Emitter<'_> {
                     return Ok(Vec::new());
                 };
                 let (src, dst) = (self.loc(source, from)?, self.loc(to, device)?);
-                Ok(if dst.bytes == 0 { Vec::new() } else { vec![Work::Move { src, from, dst }] })
+                Ok(if dst.bytes == 0 { Vec::new() } else { vec![(0, Work::Move { src, from, dst })] })
             }
-            NodeWork::Native(native) => Ok(vec![self.call(n, device, native)?]),
-            NodeWork::Device(l) => l.steps.iter().map(|step| self.step(n, device, l, step)).collect(),
+            // Of a native function all is passed on, or nothing.
+            NodeWork::Native(_) if self.memory.overlaid.contains_key(&n) => Ok(Vec::new()),
+            NodeWork::Native(native) => Ok(vec![(0, self.call(n, device, native)?)]),
+            NodeWork::Device(l) => {
+                let passed = self.memory.overlaid.get(&n).map_or(&[][..], Vec::as_slice);
+                let steps =
+                    l.steps.iter().enumerate().filter(|(_, step)| !passed.iter().any(|p| moves(step, p)));
+                steps.map(|(i, step)| Ok((i, self.step(n, device, l, step)?))).collect()
+            }
         }
     }
 
@@ -198,7 +215,7 @@ impl Emitter<'_> {
             }
             Backing::Arena => {
                 let &(arena, offset) = memory.placed.get(&root).ok_or_else(missing)?;
-                (Space::Arena(arena), offset)
+                (Space::Arena(arena), offset + memory.classes.offset(v))
             }
         };
         Ok(Location { space, offset, bytes })

@@ -13,7 +13,8 @@ use super::segments::Lane;
 use super::{
     Location, NodeReport, Plan, PlanError, PlanReport, PlannedCommand, PlannedConstant, Segment, Space, Work,
 };
-use crate::ops::{Cost, Lowered};
+use crate::graph::TensorInfo;
+use crate::ops::{Cost, Lowered, OpCx};
 use tables::{Constants, Kernels};
 
 /// The plan of lowered, ordered and placed nodes, without barriers and waits between segments.
@@ -74,7 +75,7 @@ impl Emitter<'_> {
             op: node.op.name(),
             device: at.device,
             fallback: at.fallback.clone(),
-            cost: lowered.cost(n, &cx),
+            cost: self.cost(n, &cx),
             commands: works.len() as u32,
             output: cx.outputs().first().map(ToString::to_string).unwrap_or_default(),
         });
@@ -95,6 +96,17 @@ impl Emitter<'_> {
         Ok(true)
     }
 
+    /// What node `n` costs without the moves that need no command.
+    fn cost(&self, n: usize, cx: &OpCx) -> Cost {
+        let cost = self.lowered.cost(n, cx);
+        let Some(passed) = self.memory.overlaid.get(&n) else { return cost };
+        let bytes = passed.iter().map(|p| {
+            let input = cx.input_opt(p.input).map_or(0, TensorInfo::bytes);
+            input.min(cx.outputs().get(p.output).map_or(0, TensorInfo::bytes)) as u64
+        });
+        Cost { bytes: cost.bytes.saturating_sub(2 * bytes.sum::<u64>()), ..cost }
+    }
+
     /// Adds the copy at index `at` of those that write outputs, after all nodes.
     fn copy_to_output(&mut self, at: usize) -> Result<(), PlanError> {
         let ((o, v), device) = (self.memory.classes.copies[at], self.memory.copied_on[at]);
@@ -104,7 +116,8 @@ impl Emitter<'_> {
         let mut works = Vec::new();
         if bytes > 0 {
             let src = self.loc(v, device)?;
-            works.push(Work::Copy { src, dst: Location { space: Space::Output(o), offset: 0, bytes } });
+            let dst = Location { space: Space::Output(o), offset: 0, bytes };
+            works.push((0, Work::Copy { src, dst }));
         }
         let reported = self.nodes.len() as u32;
         self.nodes.push(NodeReport {
@@ -123,14 +136,16 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Adds commands to the last segment, those of `lowered` where a kernel's lowering made them.
-    fn push(&mut self, works: Vec<Work>, node: u32, lowered: Option<&Lowered>) {
+    /// Adds commands to the last segment, each with its step of `lowered` where a kernel's lowering made it.
+    fn push(&mut self, works: Vec<(usize, Work)>, node: u32, lowered: Option<&Lowered>) {
+        let first = works.first().map_or(0, |(step, _)| *step);
         if let Some(segment) = self.segments.last_mut() {
-            segment.commands.extend(works.into_iter().enumerate().map(|(i, work)| {
+            segment.commands.extend(works.into_iter().map(|(i, work)| {
                 PlannedCommand {
                     barrier: None,
                     node,
-                    no_barrier_before: lowered.is_some_and(|l| l.no_barrier_before.contains(&i)),
+                    no_barrier_before: i != first
+                        && lowered.is_some_and(|l| l.no_barrier_before.contains(&i)),
                     full_barrier_before: false,
                     // Native functions and copies do.
                     writes_lines: lowered.is_none_or(|l| l.writes_lines.contains(&i))

@@ -1,6 +1,7 @@
 //! Operators absorb their only user: a bias, a normalization, an activation.
 
-use crate::ops::AbsorbedInput;
+use super::Precision;
+use crate::ops::{AbsorbedInput, HalfRule};
 use crate::plan::PlanError;
 use crate::plan::flow::{Flow, drop_folded};
 use crate::plan::index::FlowIndex;
@@ -8,13 +9,14 @@ use crate::plan::index::FlowIndex;
 /// Operators with more inputs than this are not absorbed, which bounds the search.
 const MOST_INPUTS: usize = 16;
 
-/// Lets operators absorb their only user until nothing changes; returns how many were absorbed.
+/// Lets operators absorb their only user until nothing changes; returns how many were absorbed. In half precision, what
+/// must stay in `float32` is left to itself.
 ///
 /// # Errors
 /// [`PlanError::Fold`] where a constant that appeared cannot be computed.
-pub(crate) fn absorb(flow: &mut Flow) -> Result<usize, PlanError> {
+pub(crate) fn absorb(flow: &mut Flow, precision: Precision) -> Result<usize, PlanError> {
     let mut fused = 0;
-    while let Some(n) = absorb_once(flow) {
+    while let Some(n) = absorb_once(flow, precision) {
         fused += n;
         flow.drop_dead();
     }
@@ -26,7 +28,7 @@ pub(crate) fn absorb(flow: &mut Flow) -> Result<usize, PlanError> {
     Ok(fused)
 }
 
-fn absorb_once(flow: &mut Flow) -> Option<usize> {
+fn absorb_once(flow: &mut Flow, precision: Precision) -> Option<usize> {
     let mut index = FlowIndex::new(flow);
     let mut dead = vec![false; flow.nodes.len()];
     let mut count = 0;
@@ -43,7 +45,8 @@ fn absorb_once(flow: &mut Flow) -> Option<usize> {
             continue;
         }
         let (a, b) = (&flow.nodes[first], &flow.nodes[next]);
-        if b.inputs.len() > MOST_INPUTS {
+        let is_full = precision == Precision::F16 && b.op.half_rule() == HalfRule::Full;
+        if b.inputs.len() > MOST_INPUTS || is_full && a.op.half_rule() != HalfRule::Full {
             continue;
         }
         // A node without a requested device moves to the device of the one before it.

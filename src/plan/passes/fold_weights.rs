@@ -282,7 +282,7 @@ mod tests {
         let infos: Vec<TensorInfo> = inputs.iter().map(|t| t.info().clone()).collect();
         let known: BTreeMap<usize, Tensor> = inputs.into_iter().enumerate().collect();
         let mut flow = specialize(graph, &infos, &known).unwrap().plan().unwrap();
-        absorb(&mut flow).unwrap();
+        absorb(&mut flow, crate::plan::Precision::F32).unwrap();
         flow.outputs
             .iter()
             .map(|(_, v)| flow.values[*v].constant.as_ref().unwrap().to_f32s().unwrap())

@@ -6,6 +6,7 @@
 
 mod absorb;
 mod copy_between_devices;
+mod exact_activations;
 mod fold_head_transposes;
 mod fold_weights;
 mod fuse_chains;
@@ -26,6 +27,7 @@ mod weights_to_f16;
 #[cfg(test)]
 pub(crate) use absorb::absorb;
 pub use copy_between_devices::{Crossing, CrossingReport};
+pub use exact_activations::Activations;
 pub use mixed_precision::{HalfConstants, Precision};
 pub use quantize::Integers;
 #[cfg(test)]
@@ -96,6 +98,14 @@ pub const PIPELINE: &[Pass] = &[
         when: always,
         counts: Counts::Changes,
         run: PassFn::Share,
+    },
+    Pass {
+        name: "exact_activations",
+        does: "Takes from operators the rounding of activations that the model allows.",
+        needed: None,
+        when: |o| o.activations == Activations::Exact,
+        counts: Counts::Changes,
+        run: PassFn::Graph(|graph, _| exact_activations::exact_activations(graph)),
     },
     Pass {
         name: "quantize",
@@ -183,7 +193,7 @@ pub const PIPELINE: &[Pass] = &[
         needed: None,
         when: |o| o.fuse,
         counts: Counts::Fused,
-        run: PassFn::Flow(|flow, _| absorb::absorb(flow)),
+        run: PassFn::Flow(|flow, cx| absorb::absorb(flow, cx.options.precision)),
     },
     Pass {
         name: "mixed_precision",

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::backend::DeviceInfo;
+use crate::dot::Unit;
 use crate::dtype::{DType, Overflow};
 use crate::graph::{GraphBuilder, StorageScope, Tensor, TensorId, TensorInfo};
+use crate::ops::attention::MatMulNBits;
 use crate::ops::conv::Conv;
 use crate::ops::linalg::MatMul;
 use crate::ops::movement::Transpose;
@@ -151,8 +153,9 @@ fn results_are_equal_without_any_pass_that_may_be_left_out() {
         for (name, selection) in selections {
             let (got, reports) = run(&graph, precision, selection);
             let status = reports.iter().find(|r| r.name == name).map(|r| r.status);
-            let unasked = matches!(name, "all" | "share_parameters" | "share_new_parameters")
-                || (precision == Precision::F32 && matches!(name, "weights_to_f16" | "mixed_precision"));
+            let unasked =
+                matches!(name, "all" | "share_parameters" | "share_new_parameters" | "exact_activations")
+                    || (precision == Precision::F32 && matches!(name, "weights_to_f16" | "mixed_precision"));
             assert!(unasked || status == Some(PassStatus::LeftOut), "{name}: {status:?}");
             left_out += usize::from(ran.contains(name));
             for (output, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -244,6 +247,35 @@ fn share_is_asked_before_and_after_the_graph_changes() {
 }
 
 #[test]
+fn exact_activations_take_the_rounding_from_products() {
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [1.into(), 64.into()]);
+    let codes = g.constant("codes", Tensor::new([3, 2, 16], &[0x99u8; 96]).unwrap());
+    let scales = g.constant("scales", Tensor::new([3, 2], &[0.25f32; 6]).unwrap());
+    let product = MatMulNBits { k: 64, n: 3, bits: 4, block: 32, rounds: true };
+    let y = op(&mut g, product, &[x, codes, scales]);
+    g.output("y", y);
+    let graph = g.build().unwrap();
+    // Eight bits have no place for the small elements.
+    let mut small = [0.4f32; 64];
+    small[0] = 127.0;
+    for (activations, changes) in [(Activations::Allowed, 0), (Activations::Exact, 1)] {
+        let mut session =
+            Session::builder().graph(graph.clone()).device("cpu").activations(activations).build().unwrap();
+        let rounds = |node: &crate::graph::Node| node.op.with_exact_activations().is_some();
+        assert_eq!(session.graph().nodes().iter().any(rounds), activations == Activations::Allowed);
+        session.set_input("x", &Tensor::new([1, 64], &small).unwrap()).unwrap();
+        session.run().unwrap();
+        let y = session.get_output("y").unwrap().to_f32s().unwrap();
+        let rounded = activations == Activations::Allowed && Unit::best().multiplies_many();
+        let want = if rounded { (127.0 + 32.0 * 0.4) * 0.25 } else { (127.0 + 63.0 * 0.4) * 0.25 };
+        assert!(y.iter().all(|y| (y - want).abs() < 1e-3), "{activations:?}: {y:?}");
+        let reports = &session.binding().unwrap().plan().report.passes;
+        assert_eq!(reports.iter().find(|r| r.name == "exact_activations").unwrap().changes, changes);
+    }
+}
+
+#[test]
 fn quantize_puts_operators_of_bytes_between_quantizations() {
     let mut g = GraphBuilder::new("g");
     let x = g.input("x", DType::F32, [2.into(), 4.into()]);
@@ -280,9 +312,12 @@ fn absorb_takes_in_an_activation_that_alone_reads() {
         g.build().unwrap()
     };
     let mut one = flow(&graph(false));
-    assert_eq!((absorb::absorb(&mut one).unwrap(), names(&one)), (1, vec!["MatMul"]));
+    assert_eq!((absorb::absorb(&mut one, Precision::F32).unwrap(), names(&one)), (1, vec!["MatMul"]));
     let mut apart = flow(&graph(true));
-    assert_eq!((absorb::absorb(&mut apart).unwrap(), names(&apart)), (0, vec!["MatMul", "Relu"]));
+    assert_eq!(
+        (absorb::absorb(&mut apart, Precision::F32).unwrap(), names(&apart)),
+        (0, vec!["MatMul", "Relu"])
+    );
 }
 
 #[test]

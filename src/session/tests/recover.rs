@@ -2,7 +2,7 @@
 //! continues on a new device, and no leaks.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::device::Context;
 use crate::dtype::DType;
@@ -54,14 +54,17 @@ fn input() -> Vec<f32> {
 }
 
 /// Small integers, so that every order of sums gives the same bits.
-fn expected() -> Vec<f32> {
-    let (x, mut y) = (input(), vec![0.0; N * N]);
-    let weight = |i: usize| ((i * 7) % 11) as f32 - 5.0;
-    for (row, column) in (0..N * N).map(|i| (i / N, i % N)) {
-        let product: f32 = (0..N).map(|k| x[column * N + k] * weight(k * N + row)).sum();
-        y[row * N + column] = product + weight(column);
-    }
-    y
+fn expected() -> &'static [f32] {
+    static EXPECTED: OnceLock<Vec<f32>> = OnceLock::new();
+    EXPECTED.get_or_init(|| {
+        let (x, mut y) = (input(), vec![0.0; N * N]);
+        let weight = |i: usize| ((i * 7) % 11) as f32 - 5.0;
+        for (row, column) in (0..N * N).map(|i| (i / N, i % N)) {
+            let product: f32 = (0..N).map(|k| x[column * N + k] * weight(k * N + row)).sum();
+            y[row * N + column] = product + weight(column);
+        }
+        y
+    })
 }
 
 struct Caller {
@@ -86,7 +89,7 @@ impl Caller {
     }
 
     fn check_output(&self) {
-        assert!(self.y.read().unwrap().as_slice_of::<f32>().unwrap()[..N * N] == expected());
+        assert!(self.y.read().unwrap().as_slice_of::<f32>().unwrap()[..N * N] == *expected());
     }
 }
 

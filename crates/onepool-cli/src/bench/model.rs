@@ -19,7 +19,7 @@ use crate::report::{self, ReportArgs, Way};
 use crate::stop::StopArgs;
 use crate::table::{self, Table};
 use crate::verify::case::{inputs_of, model_of, outputs_of};
-use crate::verify::compare::{Tolerance, compare, magnitude};
+use crate::verify::compare::{Tolerance, compare};
 use onepool::Tensor;
 use onepool::memory::host::SharedRegion;
 use onepool::memory::import::Verdict;
@@ -129,9 +129,6 @@ struct Bound {
 /// Half precision is held against float32's results.
 const HALF: Tolerance = Tolerance { rtol: 1e-2, atol: 1e-2 };
 
-/// A result that is farther off than this share of the largest element is another one, and its time says nothing.
-const OTHER: f64 = 0.05;
-
 /// Runs the command.
 ///
 /// # Errors
@@ -152,7 +149,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let mut ways = Ways::new(&session, inputs_of(&session.inputs(), &data)?)?;
     let expected = outputs_of(&session.outputs(), &data)?;
     let tolerance = if args.precision.is_half() { HALF } else { Tolerance::DEFAULT };
-    let differs = ways.check(&expected, tolerance)?;
+    let why = args.precision.rounding(session.graph());
+    let why = why.map_or_else(String::new, |rounding| format!("; {rounding}"));
+    let differs = ways.check(&expected, tolerance, &why)?;
     if args.serve {
         return serve(&mut ways, out);
     }
@@ -312,11 +311,16 @@ impl Ways {
     }
 
     /// Holds the results of both ways against each other, and against the data set's where it has some: tells which of
-    /// those are others.
+    /// those are others, and `why` that may be.
     ///
     /// # Errors
     /// The ways disagree, or the results are not the data set's at all.
-    fn check(&self, expected: &[Tensor], tolerance: Tolerance) -> Result<Option<String>, CliError> {
+    fn check(
+        &self,
+        expected: &[Tensor],
+        tolerance: Tolerance,
+        why: &str,
+    ) -> Result<Option<String>, CliError> {
         if !expected.is_empty() && expected.len() != self.outputs.len() {
             let (has, outputs) = (expected.len(), self.outputs.len());
             return Err(CliError::Failed(format!(
@@ -334,10 +338,10 @@ impl Ways {
                 .map_err(|wrong| CliError::Failed(format!("bound, output {name:?} {wrong}")))?;
             let Some(wanted) = expected.get(i) else { continue };
             let Err(wrong) = compare(&bound, wanted, tolerance) else { continue };
-            let other = Tolerance { rtol: 0.0, atol: OTHER * magnitude(wanted) };
-            compare(&bound, wanted, other)
-                .map_err(|wrong| CliError::Failed(format!("output {name:?} {wrong}")))?;
-            differs.get_or_insert(format!("output {name:?} {wrong}"));
+            // Farther off, it is another result, and its time says nothing.
+            compare(&bound, wanted, Tolerance { rtol: 0.0, atol: 0.0 }.rounded(wanted))
+                .map_err(|wrong| CliError::Failed(format!("output {name:?} {wrong}{why}")))?;
+            differs.get_or_insert(format!("output {name:?} {wrong}{why}"));
         }
         Ok(differs)
     }

@@ -99,6 +99,8 @@ fn verify(
         let table: Vec<&str> = devices.iter().map(|context| context.info().api).collect();
         loader::load_on(&model_of(&case.dir)?, &options, &table, true)?
     };
+    let precision = precision.exact_by_default();
+    let rounding = precision.rounding(&graph);
     let mut builder = places.apply_known(precision.apply(stop.apply(Session::builder())), &graph);
     builder = builder.graph(graph).foreign_nodes(moved).fallback(fallback);
     for device in devices {
@@ -128,13 +130,15 @@ fn verify(
         }
         for (io, expected) in outputs.iter().zip(wanted) {
             let got = session.get_output(&io.name)?;
+            let tolerance = if rounding.is_some() { tolerance.rounded(&expected) } else { tolerance };
             let same = if case.meta.random {
                 compare_info(&got, &expected)
             } else {
                 compare(&got, &expected, tolerance)
             };
             if let Err(difference) = same {
-                return Ok(Some(wrong(&data, &io.name, &difference)));
+                let why = rounding.map_or_else(String::new, |rounding| format!("; {rounding}"));
+                return Ok(Some(wrong(&data, &io.name, &difference) + &why));
             }
         }
     }

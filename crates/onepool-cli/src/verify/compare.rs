@@ -32,6 +32,12 @@ impl Tolerance {
         }
     }
 
+    /// The tolerance for results of rounded operands: differences are as large as this share of the largest element.
+    pub(crate) fn rounded(self, expected: &Tensor) -> Tolerance {
+        const SHARE: f64 = 0.05;
+        Tolerance { atol: self.atol.max(SHARE * magnitude(expected)), ..self }
+    }
+
     /// A bfloat16 has eight bits: two roundings differ by more than the default.
     fn for_type(self, dtype: DType) -> Tolerance {
         match dtype {
@@ -138,7 +144,7 @@ pub(crate) fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> 
 }
 
 /// The largest finite magnitude among the elements of a float tensor; 0 for other types.
-pub(crate) fn magnitude(tensor: &Tensor) -> f64 {
+fn magnitude(tensor: &Tensor) -> f64 {
     fn of<T: Copy>(values: Option<&[T]>, wide: impl Fn(T) -> f64) -> f64 {
         let finite = values.unwrap_or_default().iter().map(|v| wide(*v).abs()).filter(|v| v.is_finite());
         finite.fold(0.0, f64::max)

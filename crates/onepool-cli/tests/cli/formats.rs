@@ -1,4 +1,4 @@
-//! Models that are no ONNX files, and what is said of cases that run partly on the CPU.
+//! Models that are no ONNX files, and what is said of cases that run partly on the CPU or may round activations.
 
 use onepool::loader::save_params;
 use onepool::{DType, Tensor};
@@ -113,4 +113,38 @@ fn what_ran_on_the_cpu_is_counted() {
     let json = ends(d, 0, &["verify", "wide", "-d", "cpu", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["totals"]["with_fallback"], 0);
+}
+
+#[test]
+fn rounded_activations_are_compared_exactly_or_with_a_reason() {
+    let dir = folder();
+    let d = dir.path();
+    let sizes = [("K", 32), ("N", 1), ("bits", 4), ("block_size", 32), ("accuracy_level", 4)];
+    let model = Model::default()
+        .input("x", DType::F32, &[Dim::Size(1), Dim::Size(32)])
+        .constant("codes", &Tensor::new([1, 1, 16], &[0x99u8; 16]).unwrap())
+        .constant("scales", &f32s(&[1], &[0.25]))
+        .contributed("MatMulNBits", &["x", "codes", "scales"], "y", &sizes)
+        .output("y", DType::F32);
+    // Eight bits have no place for the small elements, 2 % of the sum.
+    let mut x = [0.0f32; 32];
+    x[0] = 127.0;
+    x[1..9].fill(0.4);
+    let (x, y) = (f32s(&[1, 32], &x), f32s(&[1, 1], &[(127.0 + 3.2) / 4.0]));
+    case(&d.join("right"), model.clone(), std::slice::from_ref(&x), &[y]);
+    case(&d.join("wrong"), model, &[x], &[f32s(&[1, 1], &[60.0])]);
+    let (verify, allowed) = (["verify", "right", "-d", "cpu"], ["--activations", "allowed"]);
+    ends(d, 0, &verify);
+    ends(d, 0, &[&verify[..], &allowed].concat());
+    let hint =
+        "1 node may round activations to 8 bits, as the model allows; compare with --activations exact";
+    let wrong = ["verify", "wrong", "-d", "cpu"];
+    says(&ends(d, 1, &[&wrong[..], &allowed].concat()), &[hint]);
+    assert!(!ends(d, 1, &wrong).contains("may round"));
+    let bench = ["bench", "model", "right", "-d", "cpu", "--runs", "1"];
+    let out = ends(d, 0, &bench);
+    assert_eq!(out.contains("not the data set's"), out.contains(hint), "{out}");
+    let exact = ends(d, 0, &[&bench[..], &["--activations", "exact"]].concat());
+    assert!(!exact.contains("not the data set's"), "{exact}");
+    fails(d, 1, &["bench", "model", "wrong", "-d", "cpu", "--runs", "1"], &[hint]);
 }

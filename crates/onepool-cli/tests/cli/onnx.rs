@@ -71,6 +71,7 @@ fn value_info(name: &str, dtype: DType, dims: &[Dim]) -> Message {
 #[derive(Clone, Default)]
 pub(crate) struct Model {
     graph: Message,
+    contributed: bool,
 }
 
 impl Model {
@@ -102,10 +103,28 @@ impl Model {
         self
     }
 
+    /// A node of `com.microsoft` with whole numbers as attributes.
+    pub(crate) fn contributed(
+        mut self,
+        op: &str,
+        inputs: &[&str],
+        output: &str,
+        attrs: &[(&str, i64)],
+    ) -> Self {
+        let node = inputs.iter().fold(Message::default(), |m, i| m.text(1, i));
+        let attr = |&(name, n): &(&str, i64)| Message::default().text(1, name).int(3, n).int(20, 2);
+        let node = attrs.iter().fold(node.text(2, output).text(4, op), |m, a| m.message(5, attr(a)));
+        self.graph = self.graph.message(1, node.text(7, "com.microsoft"));
+        self.contributed = true;
+        self
+    }
+
     pub(crate) fn encode(self) -> Vec<u8> {
         let opset = Message::default().int(2, 17);
         let graph = self.graph.text(2, "test");
-        Message::default().int(1, 8).text(2, "cli tests").message(7, graph).message(8, opset).0
+        let model = Message::default().int(1, 8).text(2, "cli tests").message(7, graph).message(8, opset);
+        let contributed = Message::default().text(1, "com.microsoft").int(2, 1);
+        if self.contributed { model.message(8, contributed).0 } else { model.0 }
     }
 
     pub(crate) fn write(self, path: &Path) {

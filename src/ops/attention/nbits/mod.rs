@@ -15,11 +15,11 @@ use crate::kernel::codes::nbits_tile::TILE;
 use crate::kernel::codes::{nbits_vector, nbits_wide};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{NativeKernel, grid_1d};
+use crate::ops::linalg::coded;
 use crate::ops::movement::region::word;
 use crate::ops::real::real_kernel;
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
-use crate::shape::Shape;
 
 // Positions of the inputs.
 const A: usize = 0;
@@ -49,10 +49,12 @@ pub struct MatMulNBits {
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     let bits = attrs.int("bits", 4)?;
     if ![2, 4, 8].contains(&bits) {
-        return Err(OpError::unsupported(format!("MatMulNBits of {bits} bits")));
+        return Err(OpError::unsupported(format!("MatMulNBits of {bits} bits; 2, 4 and 8 are read")));
     }
     if attrs.int("weight_prepacked", 0)? != 0 {
-        return Err(OpError::unsupported("MatMulNBits of weights in another device's layout"));
+        return Err(OpError::unsupported(
+            "MatMulNBits of weights in another device's layout: export the model without weight_prepacked",
+        ));
     }
     let rounds = match attrs.int("accuracy_level", 0)? {
         0..=3 => false,
@@ -110,15 +112,6 @@ impl MatMulNBits {
         self.block.is_multiple_of(self.unit()) && self.k.is_multiple_of(self.block)
     }
 
-    /// Columns of a team of the wide kernel, and teams that share columns: enough teams to keep a large device busy.
-    fn teams(&self) -> (usize, usize) {
-        const MIN_TEAMS: usize = 1024;
-        let cols = [4, 2].into_iter().find(|cols| self.n / cols >= MIN_TEAMS).unwrap_or(1);
-        let units = self.k / self.unit();
-        let split = [4, 2].into_iter().find(|split| units >= split * 64 && self.n / cols < 2 * MIN_TEAMS);
-        (cols, split.unwrap_or(1))
-    }
-
     fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
         let a = cx.shape(A)?;
         let Some((_, outer)) = a.split_last().filter(|(k, _)| **k == self.k) else {
@@ -162,17 +155,19 @@ impl Operator for MatMulNBits {
             cx.dtype_of(ZEROS, &[DType::U8, dtype])?;
         }
         if cx.has(INDEX) {
-            return Err(OpError::unsupported("MatMulNBits with indices of groups"));
+            return Err(OpError::unsupported(
+                "MatMulNBits with indices of groups: export the model without g_idx",
+            ));
         }
         if cx.has(BIAS) {
             cx.expect_dtype(BIAS, dtype)?;
         }
         self.resolve(cx)?;
-        let mut dims = cx.shape(A)?.to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = self.n;
-        }
-        Ok(vec![TensorInfo::new(dtype, Shape::new(dims)?)])
+        coded::infer(cx, A, dtype, self.n)
+    }
+
+    fn with_exact_activations(&self) -> Option<Arc<dyn Operator>> {
+        self.rounds.then(|| Arc::new(MatMulNBits { rounds: false, ..*self }) as Arc<dyn Operator>)
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
@@ -223,7 +218,7 @@ impl Operator for MatMulNBits {
         ];
         let params = params::Nbits { m, n, k, block, blocks, words, zero_bytes };
         if wide.is_some() {
-            let (cols, split) = self.teams();
+            let (cols, split) = coded::teams(self.n, self.k / self.unit());
             spec.extend([(spec::nbits_wide::COLS, cols as u32), (spec::nbits_wide::SPLIT, split as u32)]);
             let groups = self.n.div_ceil(cols * nbits_wide::TEAMS / split) as u64;
             let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);

@@ -2,22 +2,15 @@
 
 use std::borrow::Cow;
 
-use rayon::prelude::*;
-
 use super::rounded::{self, Numbers, Weights};
 use super::{A, B, BIAS, MatMulNBits, SCALES, Sizes, ZEROS};
 use crate::dot::Unit;
 use crate::kernel::KernelError;
 use crate::kernel::codes::nbits::Zeros;
-use crate::ops::linalg::product::{Mat, Threads, product};
-use crate::ops::par;
+use crate::ops::linalg::coded::{self, FEW_ROWS};
 use crate::ops::real::{Real, RealIo, RealKernel, as_f32s, widened};
 use crate::simd::wide;
 
-/// Columns that a task makes at once.
-const COLUMNS: usize = 32;
-/// Up to this many rows are multiplied by codes directly, instead of decoding columns.
-const FEW_ROWS: usize = 4;
 /// Sums in parallel.
 const LANES: usize = 8;
 
@@ -77,20 +70,11 @@ impl RealKernel for Sizes {
             };
             let scale = |column: usize, j: usize| scales[column * blocks + j].to_f64() as f32;
             let vectors = Vectors::of(self.op, a);
-            let mut sums = vec![0f32; m * n];
-            // Element `[column, row]`, so that a thread's columns are its own.
-            par::share(sums.chunks_mut(COLUMNS * m).enumerate(), |(part, sums)| {
-                for (c, sums) in sums.chunks_mut(m).enumerate() {
-                    let column = part * COLUMNS + c;
-                    let row = &codes[column * self.op.bytes()..][..self.op.bytes()];
-                    let grain = |j: usize| (scale(column, j), zero(column, j));
-                    sums.iter_mut().enumerate().for_each(|(r, y)| *y = vectors.dot(r, row, grain));
-                }
+            coded::few_rows([m, n], bias, y, |column, sums| {
+                let row = &codes[column * self.op.bytes()..][..self.op.bytes()];
+                let grain = |j: usize| (scale(column, j), zero(column, j));
+                sums.iter_mut().enumerate().for_each(|(r, y)| *y = vectors.dot(r, row, grain));
             });
-            for (i, y) in y.iter_mut().enumerate() {
-                let bias = bias.and_then(|b| b.get(i % n)).copied().unwrap_or(T::ZERO);
-                *y = T::from_f64(sums[i % n * m + i / n].into()) + bias;
-            }
             return Ok(());
         }
         let weights = |column: usize, out: &mut [T]| {
@@ -110,27 +94,9 @@ impl RealKernel for Sizes {
                 }
             }
         };
-        // Some columns at once, as rows of a transposed operand; their results are columns of the output.
-        let parts = (0..n.div_ceil(COLUMNS)).into_par_iter().map(|part| {
-            let first = part * COLUMNS;
-            let count = COLUMNS.min(n - first);
-            let mut made = vec![T::ZERO; count * k];
-            made.chunks_mut(k).enumerate().for_each(|(c, out)| weights(first + c, out));
-            let mut out = vec![T::ZERO; m * count];
-            let sizes = [m, count, k];
-            product(sizes, Mat::rows(a, k), Mat::transposed(&made, k), &mut out, count, false, Threads::One)?;
-            Ok(out)
-        });
-        let parts: Vec<Vec<T>> = parts.collect::<Result<_, KernelError>>()?;
-        y.par_chunks_mut(n).enumerate().for_each(|(r, y)| {
-            for (y, part) in y.chunks_mut(COLUMNS).zip(&parts) {
-                y.copy_from_slice(&part[r * y.len()..][..y.len()]);
-            }
-            if let Some(bias) = bias {
-                y.iter_mut().zip(bias).for_each(|(y, b)| *y += *b);
-            }
-        });
-        Ok(())
+        coded::many_rows([m, n, k], a, bias, y, |first, to| {
+            to.chunks_mut(k).enumerate().for_each(|(c, to)| weights(first + c, to));
+        })
     }
 }
 

@@ -179,17 +179,9 @@ pub(super) fn multiply<T: Real>(
     y: &mut [T],
     unit: Unit,
 ) {
-    struct Sums;
-    impl WithDot for Sums {
-        type Output = usize;
-        #[inline(always)]
-        fn with<D: Dot>(self, _: D) -> usize {
-            D::SUMS
-        }
-    }
     let op = sizes.op;
     let middle = 1 << (op.bits - 1);
-    let left = Rounded::of(op, a, unit.run(Sums), middle);
+    let left = Rounded::of(op, a, unit.sums(), middle);
     let strips = op.n.div_ceil(STRIP);
     let cut = Cut {
         work: sizes.m.saturating_mul(op.n).saturating_mul(op.k),

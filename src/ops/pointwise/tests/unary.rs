@@ -231,7 +231,8 @@ fn activations_are_known_where_their_parameters_are() {
     };
     let plain = [Some(x.clone())];
     assert_eq!(activation("Relu", &[], &plain), Some(Activation::of(Function::Relu)));
-    assert_eq!(activation("Exp", &[], &plain), None);
+    assert_eq!(activation("Exp", &[], &plain), Some(Activation::of(Function::Exp)));
+    assert_eq!(activation("Sin", &[], &plain), None);
     let slope = Activation::with(Function::LeakyRelu, [0.5, 0.0]);
     assert_eq!(activation("LeakyRelu", &[("alpha", float(0.5))], &plain), Some(slope));
     let six = [Some(x.clone()), Some(Tensor::scalar(0f32)), Some(Tensor::scalar(6f32))];

@@ -55,10 +55,14 @@ impl Walk<'_> {
             if !self.is_inner(at) || !self.is_free(n) {
                 return None;
             }
-            let bounds = match self.old[n].op.as_activation(&self.facts(n)) {
-                Some(activation) => activation.bounds().filter(|[low, high]| low <= high)?,
-                None => return Some((n, (clamp != all).then_some(clamp))),
+            let activation = self.old[n].op.as_activation(&self.facts(n));
+            let Some(bounds) = activation.and_then(|activation| activation.bounds()) else {
+                return Some((n, (clamp != all).then_some(clamp)));
             };
+            let is_range = bounds[0] <= bounds[1];
+            if !is_range {
+                return None;
+            }
             // Later clamps keep these bounds within theirs.
             clamp = bounds.map(|bound| to.scaling.element(bound).clamp(clamp[0], clamp[1]));
             at = input(&self.old[n], 0)?;
