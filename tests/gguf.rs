@@ -2,33 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/devices.rs"]
+mod devices;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use onepool::backend::ContextDesc;
+use devices::devices;
 use onepool::device::Context;
 use onepool::generate::{GenerateOptions, Generator, Message, ModelFolder, Prompt};
 use onepool::loader::gguf::{GgufFile, load_gguf_bytes};
-use onepool::registry::Registry;
 use onepool::{DType, Session, Shape, Tensor, TensorInfo};
 
 const MODELS: [&str; 7] = ["llama", "llama_k", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"];
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny_gguf").join(format!("{name}.gguf"))
-}
-
-/// The devices under test. One that `REQUIRE_BACKENDS` names must be there.
-fn devices() -> Vec<Context> {
-    let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
-    let mut opened = Vec::new();
-    for device in ["cpu", "sim", "sim:discrete", "vulkan", "opencl"] {
-        match Registry::with_defaults().open(device, &ContextDesc::default()) {
-            Ok(context) => opened.push(context),
-            Err(e) => assert!(!required.contains(device), "{device}: {e}"),
-        }
-    }
-    opened
 }
 
 fn expected(model: &str) -> serde_json::Value {

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the two tiny language models of this folder, their tokenizer, and the tokens that onnxruntime gives.
+"""Makes the tiny language models of this folder, their tokenizer, and the tokens that onnxruntime gives.
 
 The weights are random and seeded: what the models write is no language. `fixed` has the graph of onnxruntime-genai's
-model builder (MatMulNBits, GroupQueryAttention), whose cache has a fixed length; `growing` has plain operators and
-appends to its cache, as exports of the transformers library do. Needs numpy, onnx, onnxruntime and tokenizers.
+model builder (MatMulNBits, GroupQueryAttention), whose cache has a fixed length; `appending` has plain operators and
+appends to its cache, as exports of the transformers library do; `growing` does so too, but reads only the length of its
+mask. Needs numpy, onnx, onnxruntime and tokenizers.
 """
 import json
 import math
@@ -229,6 +230,112 @@ def make_growing(path):
                max_position_embeddings=c["context"], vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2))
 
 
+APPENDING = dict(layers=2, hidden=32, heads=4, kv=2, ffn=64, context=512)
+
+
+def make_appending(path):
+    """A llama as exports of the transformers library have it: a mask of sizes and attention_mask, rotated by position_ids."""
+    g, c = Graph(13), APPENDING
+    head, gain, deep = c["hidden"] // c["heads"], 1 / math.sqrt(c["hidden"]), 1 / math.sqrt(2 * c["layers"])
+    least = float(np.finfo(np.float32).min)
+    constants = {}
+
+    def constant(name, values):
+        if name not in constants:
+            constants[name] = numpy_helper.from_array(np.array(values, np.int64), name)
+            g.weights.append(constants[name])
+        return name
+
+    def ints(*values):
+        return constant("ints_" + "_".join(map(str, values)), values)
+
+    def scalar(value):
+        return constant(f"int_{value}", value)
+
+    def size(of, axis, name):
+        return g.node("Gather", [g.node("Shape", [of], f"{name}.shape"), scalar(axis)], name, axis=0)
+
+    past, new, total = size("past_key_values.0.key", 2, "past"), size("input_ids", 1, "new"), size("attention_mask", 1, "total")
+    rows = g.node("Range", [past, g.node("Add", [past, new], "end"), scalar(1)], "rows")
+    columns = g.node("Range", [scalar(0), total, scalar(1)], "columns")
+    sides = [g.node("Unsqueeze", [n, ints(0)], f"{n}.size") for n in (new, total)]
+    never = g.node("ConstantOfShape", [g.node("Concat", sides, "square", axis=0)], "never",
+                   value=numpy_helper.from_array(np.array([least], np.float32)))
+    later = g.node("Greater", [columns, g.node("Unsqueeze", [rows, ints(1)], "rows.column")], "later")
+    causal = g.node("Mul", [never, g.node("Cast", [later], "later.float", to=TensorProto.FLOAT)], "causal")
+    causal = g.node("Unsqueeze", [causal, ints(0, 1)], "causal.4d")
+    given = g.node("Cast", [g.node("Unsqueeze", ["attention_mask", ints(1, 2)], "given.4d")], "given", to=TensorProto.FLOAT)
+    hidden = g.node("Equal", [g.node("Add", [causal, given], "both"), g.weight("nought", np.float32(0))], "hidden")
+    mask = g.node("Where", [hidden, g.weight("least", np.float32(least)), causal], "mask")
+
+    inverse = 1.0 / 1e4 ** (np.arange(0, head, 2, dtype=np.float32) / head)
+    places = g.node("Cast", [g.node("Unsqueeze", ["position_ids", ints(1)], "places.row")], "places", to=TensorProto.FLOAT)
+    angles = g.node("MatMul", [g.weight("inverse", inverse.reshape(1, -1, 1)), places], "angles.turned")
+    angles = g.node("Transpose", [angles], "angles", perm=[0, 2, 1])
+    angles = g.node("Concat", [angles, angles], "angles.twice", axis=-1)
+    turns = [g.node("Unsqueeze", [g.node(f, [angles], f.lower()), ints(1)], f"{f.lower()}.heads") for f in ("Cos", "Sin")]
+
+    def product(name, x, k, n, deviation):
+        return g.node("MatMul", [x, g.normal(f"{name}.weight", (k, n), deviation)], name)
+
+    def norm(name, x):
+        square = g.node("ReduceMean", [g.node("Pow", [x, g.weight(f"{name}.two", np.float32(2))], f"{name}.square"), ints(-1)], f"{name}.mean")
+        root = g.node("Sqrt", [g.node("Add", [square, g.weight(f"{name}.epsilon", np.float32(1e-5))], f"{name}.sum")], f"{name}.root")
+        part = g.node("Div", [g.weight(f"{name}.one", np.float32(1)), root], f"{name}.part")
+        return g.node("Mul", [g.normal(f"{name}.scale", (c["hidden"],), 0.1, 1.0), g.node("Mul", [x, part], f"{name}.unit")], name)
+
+    def heads_of(name, x, heads, deviation):
+        y = product(name, x, c["hidden"], heads * head, deviation)
+        y = g.node("Reshape", [y, g.integers(f"{name}.sizes", [0, 0, heads, head])], f"{name}.split")
+        return g.node("Transpose", [y], f"{name}.heads", perm=[0, 2, 1, 3])
+
+    def rotated(name, x):
+        halves = [g.node("Slice", [x, ints(a), ints(b), ints(3)], f"{name}.half{a}") for a, b in ((0, head // 2), (head // 2, head))]
+        turned = g.node("Concat", [g.node("Neg", [halves[1]], f"{name}.neg"), halves[0]], f"{name}.turned", axis=-1)
+        parts = [g.node("Mul", [v, t], f"{name}.by_{t}") for v, t in zip((x, turned), turns)]
+        return g.node("Add", parts, f"{name}.rotated")
+
+    def repeated(name, x):
+        """Each head of keys or values for each of its queries."""
+        shape = g.node("Shape", [x], f"{name}.shape")
+        sizes = [g.node("Slice", [shape, ints(a), ints(b), ints(0)], f"{name}.sizes{a}") for a, b in ((0, 2), (2, 4))]
+        wide = g.node("Concat", [sizes[0], ints(c["heads"] // c["kv"]), sizes[1]], f"{name}.wide", axis=0)
+        y = g.node("Expand", [g.node("Unsqueeze", [x, ints(2)], f"{name}.one"), wide], f"{name}.each")
+        return g.node("Reshape", [y, g.integers(f"{name}.joined", [0, c["heads"], -1, head])], f"{name}.repeated")
+
+    embedding = g.normal("embedding", (VOCABULARY, c["hidden"]), 0.5)
+    x = g.node("Gather", [embedding, "input_ids"], "embed", axis=0)
+    for i in range(c["layers"]):
+        name = f"layer{i}"
+        y = norm(f"{name}.norm", x)
+        q, k, v = (heads_of(f"{name}.{p}", y, n, 1.4 * gain) for p, n in (("q", c["heads"]), ("k", c["kv"]), ("v", c["kv"])))
+        q, k = rotated(f"{name}.q", q), rotated(f"{name}.k", k)
+        k, v = (g.node("Concat", [f"past_key_values.{i}.{p}", t], f"{name}.{p}s", [f"present.{i}.{p}"], axis=2)
+                for p, t in (("key", k), ("value", v)))
+        k, v = repeated(f"{name}.keys", k), repeated(f"{name}.values", v)
+        scores = g.node("MatMul", [q, g.node("Transpose", [k], f"{name}.keys.turned", perm=[0, 1, 3, 2])], f"{name}.scores")
+        scores = g.node("Div", [scores, g.weight(f"{name}.root", np.float32(math.sqrt(head)))], f"{name}.scaled")
+        shares = g.node("Softmax", [g.node("Add", [scores, mask], f"{name}.masked")], f"{name}.shares", axis=-1)
+        y = g.node("Transpose", [g.node("MatMul", [shares, v], f"{name}.mixed")], f"{name}.mixed.turned", perm=[0, 2, 1, 3])
+        y = g.node("Reshape", [y, ints(0, 0, c["hidden"])], f"{name}.mixed.joined")
+        x = g.node("Add", [x, product(f"{name}.out", y, c["hidden"], c["hidden"], 2 * deep * gain)], f"{name}.sum")
+        y = norm(f"{name}.norm2", x)
+        gate, up = (product(f"{name}.{p}", y, c["hidden"], c["ffn"], gain) for p in ("gate", "up"))
+        y = g.node("Mul", [g.node("Mul", [gate, g.node("Sigmoid", [gate], f"{name}.sigmoid")], f"{name}.swish"), up], f"{name}.gated")
+        x = g.node("Add", [x, product(f"{name}.down", y, c["ffn"], c["hidden"], 3 * deep / math.sqrt(c["ffn"]))], f"{name}.sum2")
+    product("logits", norm("final", x), c["hidden"], VOCABULARY, 3 * gain)
+    i64, f32 = TensorProto.INT64, TensorProto.FLOAT
+    caches = [(i, part) for i in range(c["layers"]) for part in ("key", "value")]
+    inputs = [("input_ids", i64, ["batch", "tokens"]), ("attention_mask", i64, ["batch", "total"]), ("position_ids", i64, ["batch", "tokens"])]
+    inputs += [(f"past_key_values.{i}.{p}", f32, ["batch", c["kv"], "past", head]) for i, p in caches]
+    outputs = [("logits", f32, ["batch", "tokens", VOCABULARY])]
+    outputs += [(f"present.{i}.{p}", f32, ["batch", c["kv"], "total", head]) for i, p in caches]
+    g.save(os.path.join(path, "model.onnx"), inputs, outputs)
+    write(os.path.join(path, "config.json"),
+          dict(model_type="llama", num_hidden_layers=c["layers"], num_attention_heads=c["heads"], num_key_value_heads=c["kv"],
+               hidden_size=c["hidden"], max_position_embeddings=c["context"], vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2))
+
+
 def expected(path, layers, kv, head, tokenizer, most):
     """Greedy tokens of onnxruntime with a growing cache, without stopping at the end mark."""
     import onnxruntime
@@ -261,16 +368,18 @@ def expected(path, layers, kv, head, tokenizer, most):
 def main():
     from tokenizers import Tokenizer
     tokenizer = make_tokenizer()
-    for name in ("fixed", "growing"):
+    for name in ("fixed", "appending", "growing"):
         folder = os.path.join(HERE, name)
         write(os.path.join(folder, "tokenizer.json"), tokenizer)
         write(os.path.join(folder, "tokenizer_config.json"), dict(bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE))
     make_fixed(os.path.join(HERE, "fixed"))
+    make_appending(os.path.join(HERE, "appending"))
     make_growing(os.path.join(HERE, "growing"))
     tokens = Tokenizer.from_file(os.path.join(HERE, "fixed", "tokenizer.json"))
-    f, g = FIXED, GROWING
+    f, a, g = FIXED, APPENDING, GROWING
     write(os.path.join(HERE, "expected.json"), dict(
         fixed=expected(os.path.join(HERE, "fixed"), f["layers"], f["kv"], f["hidden"] // f["heads"], tokens, 200),
+        appending=expected(os.path.join(HERE, "appending"), a["layers"], a["kv"], a["hidden"] // a["heads"], tokens, 200),
         growing=expected(os.path.join(HERE, "growing"), 1, g["heads"], g["hidden"] // g["heads"], tokens, 24)), indent=None)
 
 

@@ -1,75 +1,296 @@
 //! The memory of the keys and values that a decoder keeps between tokens.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::GenerateError;
 use crate::backend::{BufferDesc, DeviceInfo};
-use crate::device::Buffer;
+use crate::device::{Buffer, Context};
 use crate::graph::TensorInfo;
 use crate::memory::host::{HostRegion, SharedRegion};
 use crate::memory::model::Placement;
+use crate::memory::range::ByteRange;
 use crate::session::{BindingBuilder, Memory, Session};
+use crate::shape::Shape;
 
 /// One tensor of a cache: an input, and the output that the next run reads as that input.
 #[derive(Clone, Debug)]
 pub(super) struct CacheTensor {
     pub(super) past: String,
     pub(super) present: String,
+    /// Of one sequence: [1, heads, rows, elements].
     pub(super) info: TensorInfo,
     /// The device that alone touches it.
     pub(super) device: Option<u32>,
 }
 
+impl CacheTensor {
+    /// Type and shape for `sequences` of them with `rows` tokens each.
+    ///
+    /// # Errors
+    /// Sizes beyond what a shape has.
+    pub(super) fn sized(&self, sequences: usize, rows: usize) -> Result<TensorInfo, GenerateError> {
+        let shape = Shape::new([sequences, self.heads(), rows, self.info.shape[3]])?;
+        Ok(TensorInfo::new(self.info.dtype, shape))
+    }
+
+    fn heads(&self) -> usize {
+        self.info.shape[1]
+    }
+
+    /// Bytes of one token of one head.
+    fn row_bytes(&self) -> usize {
+        self.info.shape[3] * self.info.dtype.bytes()
+    }
+
+    /// Bytes of `rows` tokens of all heads.
+    pub(super) fn bytes(&self, rows: usize) -> usize {
+        self.heads() * rows * self.row_bytes()
+    }
+
+    /// The device behind a bus that has the tensor in its own memory.
+    fn context<'s>(&self, session: &'s Session) -> Option<&'s Context> {
+        let own = |info: &DeviceInfo| !info.native && !info.memory.shares_host_memory();
+        let context = self.device.and_then(|d| session.context(d as usize));
+        context.filter(|context| own(context.info()))
+    }
+}
+
 /// The memory of one tensor of a cache.
 #[derive(Clone, Debug)]
-pub(super) enum CacheMemory {
+enum Place {
     /// Pages of the process, where device and host share memory or several devices read them.
     Region(Arc<SharedRegion>),
     /// Memory of a device of its own.
     Buffer(Buffer),
 }
 
+/// Memory of one tensor for several sequences.
+#[derive(Clone, Debug)]
+pub(super) struct CacheMemory {
+    place: Place,
+    /// Tokens that each head has room for.
+    pub(super) rows: usize,
+}
+
+/// Rows of one sequence in a memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows<'a> {
+    pub(super) memory: &'a CacheMemory,
+    pub(super) sequence: usize,
+    /// The first of them.
+    pub(super) at: usize,
+}
+
 impl CacheMemory {
-    /// Zeros for `tensor`.
+    /// Zeros for `sequences` of `rows` tokens.
     ///
     /// # Errors
     /// Memory ran out.
-    fn new(session: &Session, tensor: &CacheTensor) -> Result<Self, GenerateError> {
-        let bytes = tensor.info.bytes().max(16);
-        let context = tensor.device.and_then(|d| session.context(d as usize));
-        let own = |info: &DeviceInfo| !info.native && !info.memory.shares_host_memory();
-        match context.filter(|context| own(context.info())) {
+    pub(super) fn new(
+        session: &Session,
+        tensor: &CacheTensor,
+        sequences: usize,
+        rows: usize,
+    ) -> Result<Self, GenerateError> {
+        let bytes = tensor.sized(sequences, rows)?.bytes().max(16);
+        let place = match tensor.context(session) {
             Some(context) => {
                 let bytes = (bytes as u64).next_multiple_of(16);
                 let desc = BufferDesc { bytes, placement: Placement::Device, label: "keys and values" };
-                let buffer = context.create_buffer(&desc)?;
-                context.queue()?.enqueue_fill(&buffer, 0)?.wait()?;
-                Ok(CacheMemory::Buffer(buffer))
+                Place::Buffer(context.create_buffer(&desc)?)
             }
-            None => Ok(CacheMemory::Region(HostRegion::new(bytes)?.into_shared())),
-        }
+            None => Place::Region(HostRegion::new(bytes)?.into_shared()),
+        };
+        let memory = CacheMemory { place, rows };
+        memory.fill(session, tensor, 0)?;
+        Ok(memory)
     }
 
-    pub(super) fn memory(&self) -> Memory<'static> {
-        match self {
-            CacheMemory::Region(region) => Memory::region(region),
-            CacheMemory::Buffer(buffer) => Memory::buffer(buffer),
+    /// Fills all of it with a byte.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn fill(
+        &self,
+        session: &Session,
+        tensor: &CacheTensor,
+        byte: u8,
+    ) -> Result<(), GenerateError> {
+        match &self.place {
+            Place::Region(region) => region.write()?.fill(byte),
+            Place::Buffer(buffer) => {
+                if let Some(context) = tensor.context(session) {
+                    context.queue()?.enqueue_fill(buffer, u32::from_ne_bytes([byte; 4]))?.wait()?;
+                }
+            }
         }
+        Ok(())
+    }
+
+    /// The part of `sequences`, to be bound.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn part(
+        &self,
+        tensor: &CacheTensor,
+        sequences: &Range<usize>,
+    ) -> Result<Memory<'static>, GenerateError> {
+        let each = tensor.bytes(self.rows) as u64;
+        let (start, end) = (sequences.start as u64 * each, sequences.end as u64 * each);
+        let memory = match &self.place {
+            Place::Region(region) => Memory::region_range(region, ByteRange::new(start, end)),
+            Place::Buffer(buffer) => Memory::buffer(&buffer.sub_buffer(start, end - start)?),
+        };
+        Ok(memory.shape(tensor.sized(sequences.len(), self.rows)?.shape))
     }
 }
 
-/// A cache of a fixed length.
+impl Rows<'_> {
+    /// Where `count` rows of `head` lie.
+    fn range(&self, tensor: &CacheTensor, head: usize, count: usize) -> Range<usize> {
+        let first = (self.sequence * tensor.heads() + head) * self.memory.rows + self.at;
+        first * tensor.row_bytes()..(first + count) * tensor.row_bytes()
+    }
+
+    /// Copies `count` rows of all heads to another memory of the same tensor. A device copies in its own time:
+    /// [`finish`] waits.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn copy_to(
+        &self,
+        to: &Rows<'_>,
+        session: &Session,
+        tensor: &CacheTensor,
+        count: usize,
+    ) -> Result<(), GenerateError> {
+        if count == 0 {
+            return Ok(());
+        }
+        match (&self.memory.place, &to.memory.place) {
+            (Place::Region(from_region), Place::Region(to_region)) => {
+                let (from_bytes, mut to_bytes) = (from_region.read()?, to_region.write()?);
+                for head in 0..tensor.heads() {
+                    let (from, to) = (self.range(tensor, head, count), to.range(tensor, head, count));
+                    if let (Some(from), Some(to)) = (from_bytes.get(from), to_bytes.get_mut(to)) {
+                        to.copy_from_slice(from);
+                    }
+                }
+            }
+            (Place::Buffer(from_buffer), Place::Buffer(to_buffer)) => {
+                let Some(context) = tensor.context(session) else { return Ok(()) };
+                let queue = context.queue()?;
+                for head in 0..tensor.heads() {
+                    let (from, to) = (self.range(tensor, head, count), to.range(tensor, head, count));
+                    let part = |buffer: &Buffer, range: Range<usize>| {
+                        buffer.sub_buffer(range.start as u64, range.len() as u64)
+                    };
+                    queue.enqueue_copy(&part(from_buffer, from)?, &part(to_buffer, to)?)?;
+                }
+            }
+            // All memory of a tensor is of one kind, which its device decides.
+            _ => return Err(GenerateError::Unsupported("a cache on two kinds of memory".to_owned())),
+        }
+        Ok(())
+    }
+}
+
+/// Mapped memory for the rows of one sequence, of the kind that copies to and from it take.
+fn staging(
+    session: &Session,
+    tensor: &CacheTensor,
+    rows: usize,
+    placement: Placement,
+) -> Result<CacheMemory, GenerateError> {
+    let bytes = tensor.bytes(rows).max(16);
+    let place = match tensor.context(session) {
+        Some(context) => {
+            let bytes = (bytes as u64).next_multiple_of(16);
+            let desc = BufferDesc { bytes, placement, label: "keys and values of a file" };
+            Place::Buffer(context.create_buffer(&desc)?)
+        }
+        None => Place::Region(HostRegion::new(bytes)?.into_shared()),
+    };
+    Ok(CacheMemory { place, rows })
+}
+
+impl CacheMemory {
+    /// The first `count` rows of each head of a sequence.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn read(
+        &self,
+        session: &Session,
+        tensor: &CacheTensor,
+        sequence: usize,
+        count: usize,
+    ) -> Result<Vec<u8>, GenerateError> {
+        let staged = staging(session, tensor, count, Placement::Readback)?;
+        let to = Rows { memory: &staged, sequence: 0, at: 0 };
+        Rows { memory: self, sequence, at: 0 }.copy_to(&to, session, tensor, count)?;
+        finish(session, std::slice::from_ref(tensor))?;
+        let mut bytes = vec![0; tensor.bytes(count)];
+        match &staged.place {
+            Place::Region(region) => bytes.copy_from_slice(&region.read()?[..tensor.bytes(count)]),
+            Place::Buffer(buffer) => buffer.map_read()?.copy_to(&mut bytes)?,
+        }
+        Ok(bytes)
+    }
+
+    /// Writes the first `count` rows of each head of a sequence, of which `bytes` has all.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn write(
+        &self,
+        session: &Session,
+        tensor: &CacheTensor,
+        sequence: usize,
+        count: usize,
+        bytes: &[u8],
+    ) -> Result<(), GenerateError> {
+        let staged = staging(session, tensor, count, Placement::Upload)?;
+        match &staged.place {
+            Place::Region(region) => region.write()?[..bytes.len()].copy_from_slice(bytes),
+            Place::Buffer(buffer) => buffer.map_write()?[..bytes.len()].copy_from_slice(bytes),
+        }
+        let from = Rows { memory: &staged, sequence: 0, at: 0 };
+        from.copy_to(&Rows { memory: self, sequence, at: 0 }, session, tensor, count)?;
+        finish(session, std::slice::from_ref(tensor))
+    }
+}
+
+/// Waits for the copies of all `tensors`.
+///
+/// # Errors
+/// What the device says.
+pub(super) fn finish(session: &Session, tensors: &[CacheTensor]) -> Result<(), GenerateError> {
+    let mut devices: Vec<u32> = tensors.iter().filter_map(|t| t.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    for context in devices.into_iter().filter_map(|d| session.context(d as usize)) {
+        if !context.info().native && !context.info().memory.shares_host_memory() {
+            context.queue()?.finish()?;
+        }
+    }
+    Ok(())
+}
+
+/// A cache of a fixed length, for several sequences.
 #[derive(Debug)]
 pub(super) struct KeyValueCache {
     tensors: Vec<CacheTensor>,
     /// One set of memory that runs update, or two of which a run reads one and writes the other.
     sets: Vec<Vec<CacheMemory>>,
-    /// The set that the next run reads.
-    current: usize,
+    /// The set that the next run of each sequence reads.
+    current: Vec<usize>,
 }
 
 impl KeyValueCache {
-    /// A cache that runs update `in_place`, or copy from one memory to another.
+    /// A cache of `rows` tokens that runs update `in_place`, or copy from one memory to another.
     ///
     /// # Errors
     /// Memory ran out.
@@ -77,10 +298,15 @@ impl KeyValueCache {
         session: &Session,
         tensors: Vec<CacheTensor>,
         in_place: bool,
+        sequences: usize,
+        rows: usize,
     ) -> Result<Self, GenerateError> {
-        let set = |_| tensors.iter().map(|t| CacheMemory::new(session, t)).collect::<Result<Vec<_>, _>>();
+        let set = |_| {
+            let all = tensors.iter().map(|t| CacheMemory::new(session, t, sequences, rows));
+            all.collect::<Result<Vec<_>, _>>()
+        };
         let sets = (0..if in_place { 1 } else { 2 }).map(set).collect::<Result<Vec<_>, _>>()?;
-        Ok(KeyValueCache { tensors, sets, current: 0 })
+        Ok(KeyValueCache { tensors, sets, current: vec![0; sequences] })
     }
 
     /// Whether runs write rows where they belong and move nothing else.
@@ -88,9 +314,19 @@ impl KeyValueCache {
         self.sets.len() == 1
     }
 
+    pub(super) fn sequences(&self) -> usize {
+        self.current.len()
+    }
+
+    pub(super) fn tensors(&self) -> &[CacheTensor] {
+        &self.tensors
+    }
+
     /// Bytes of all sets.
     pub(super) fn bytes(&self) -> u64 {
-        self.tensors.iter().map(|t| t.info.bytes() as u64).sum::<u64>() * self.sets.len() as u64
+        let sets = self.sets.iter().flat_map(|set| set.iter().zip(&self.tensors));
+        let each: u64 = sets.map(|(memory, tensor)| tensor.bytes(memory.rows) as u64).sum();
+        each * self.sequences() as u64
     }
 
     /// Ways to bind a run.
@@ -98,9 +334,9 @@ impl KeyValueCache {
         self.sets.len()
     }
 
-    /// The way of the next run.
-    pub(super) fn way(&self) -> usize {
-        self.current
+    /// The way of the next run of a sequence.
+    pub(super) fn way(&self, sequence: usize) -> usize {
+        self.current[sequence]
     }
 
     /// The way of the run after, or before, one of `way`.
@@ -109,20 +345,36 @@ impl KeyValueCache {
     }
 
     /// After a run: what it wrote is what the next one reads.
-    pub(super) fn advance(&mut self) {
-        self.current = self.other(self.current);
+    pub(super) fn advance(&mut self, sequences: &Range<usize>) {
+        for sequence in sequences.clone() {
+            self.current[sequence] = self.other(self.current[sequence]);
+        }
     }
 
-    /// Binds the cache to a run of `way`.
-    pub(super) fn bind(&self, builder: BindingBuilder<'static>, way: usize) -> BindingBuilder<'static> {
+    /// What the next run of a sequence reads.
+    pub(super) fn memory(&self, sequence: usize) -> &[CacheMemory] {
+        &self.sets[self.current[sequence]]
+    }
+
+    /// Binds the cache of `sequences` to a run of `way`.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn bind(
+        &self,
+        mut builder: BindingBuilder<'static>,
+        sequences: &Range<usize>,
+        way: usize,
+    ) -> Result<BindingBuilder<'static>, GenerateError> {
         let (past, present) = (&self.sets[way], &self.sets[self.other(way)]);
-        self.tensors.iter().zip(past.iter().zip(present)).fold(builder, |b, (tensor, (past, present))| {
-            let read = past.memory().shape(tensor.info.shape.clone());
-            if self.is_in_place() {
-                b.update(&tensor.past, &tensor.present, read)
+        for (tensor, (past, present)) in self.tensors.iter().zip(past.iter().zip(present)) {
+            let read = past.part(tensor, sequences)?;
+            builder = if self.is_in_place() {
+                builder.update(&tensor.past, &tensor.present, read)
             } else {
-                b.input(&tensor.past, read).output(&tensor.present, present.memory())
-            }
-        })
+                builder.input(&tensor.past, read).output(&tensor.present, present.part(tensor, sequences)?)
+            };
+        }
+        Ok(builder)
     }
 }

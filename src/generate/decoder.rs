@@ -1,11 +1,15 @@
-//! Runs of a decoder: token numbers in, logits of the last one out, keys and values kept between.
+//! Runs of a decoder: token numbers in, logits out, keys and values kept between.
 
-use super::cache::KeyValueCache;
+use std::ops::Range;
+
+use super::cache::{CacheMemory, CacheTensor, KeyValueCache};
+use super::call::{Call, Ran};
 use super::config::Config;
 use super::error::GenerateError;
 use super::fixed::{FixedPlan, FixedRuns};
 use super::growing::GrowingRuns;
 use super::io::DecoderIo;
+use super::padded::{PaddedPlan, PaddedRuns};
 use crate::session::{RunOptions, Session};
 
 /// The most tokens of one run.
@@ -17,24 +21,37 @@ const MAX_LOGITS_BYTES: usize = 512 << 20;
 /// Tokens of a cache where nothing else is asked for, if the model takes so many.
 const DEFAULT_CONTEXT: usize = 4096;
 
-/// A decoder with its cache.
+/// A decoder with the caches of its sequences.
 #[derive(Debug)]
 pub(super) struct Decoder {
     session: Session,
     io: DecoderIo,
     runs: Runs,
-    /// Tokens that the cache has room for.
+    /// Tokens that the cache of a sequence has room for.
     capacity: usize,
-    /// Tokens in the cache.
-    len: usize,
-    last: Vec<f32>,
+    /// Tokens in the cache of each sequence.
+    lens: Vec<usize>,
 }
 
 /// How the cache grows.
 #[derive(Debug)]
 enum Runs {
     Fixed(FixedRuns),
+    Padded(PaddedRuns),
     Growing(GrowingRuns),
+}
+
+/// How the cache grows, for who is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// Rows are written where they belong.
+    InPlace,
+    /// Each run copies the cache from one memory to another.
+    Copied,
+    /// Each run copies the cache, and one plan serves many lengths.
+    Padded,
+    /// Each length has a plan of its own.
+    Planned,
 }
 
 impl Decoder {
@@ -52,17 +69,23 @@ impl Decoder {
             return Err(GenerateError::Context { asked: capacity, context: config.context });
         }
         let (mut io, tensors) = DecoderIo::find(&session, config)?;
-        // Where caches of the whole length make no plan, what the other form says is the error.
+        // Where a cache with more rows than tokens makes no plan, what the last form says is the error.
         let fixed = FixedPlan::new(&session, &io, &tensors, capacity).ok().flatten();
-        let mut growing = GrowingRuns::new(tensors, LARGEST_CHUNK);
-        let planned = match &fixed {
-            Some(fixed) => fixed.plan.outputs.iter().find(|o| o.name == io.logits).cloned(),
-            None => {
-                let plan = growing.inputs(&session, &io, &[0], 0)?.plan()?;
-                plan.outputs.into_iter().find(|o| o.name == io.logits)
-            }
+        let padded = match fixed {
+            None => PaddedPlan::new(&session, &io, &tensors, capacity).ok().flatten(),
+            Some(_) => None,
         };
-        let Some(planned) = planned else {
+        let growing = match (&fixed, &padded) {
+            (None, None) => Some(GrowingRuns::new(&session, &io, tensors.clone())?),
+            _ => None,
+        };
+        let plans = [
+            fixed.as_ref().map(|f| &f.plan),
+            padded.as_ref().map(|p| &p.plan),
+            growing.as_ref().map(|g| &g.1),
+        ];
+        let outputs = plans.into_iter().flatten().flat_map(|plan| &plan.outputs);
+        let Some(planned) = outputs.into_iter().find(|o| o.name == io.logits).cloned() else {
             let what = format!("the size of {:?} is known only in the run", io.logits);
             return Err(GenerateError::Unsupported(what));
         };
@@ -79,85 +102,242 @@ impl Decoder {
         while largest > 1 && largest.saturating_mul(planned.info.bytes()) > MAX_LOGITS_BYTES {
             largest /= 2;
         }
-        let runs = match fixed {
-            Some(plan) => Runs::Fixed(FixedRuns::new(&session, &io, plan, capacity, largest)?),
-            None => {
-                growing.limit_chunk(largest);
-                Runs::Growing(growing)
-            }
-        };
-        Ok(Decoder { session, io, runs, capacity, len: 0, last: Vec::new() })
+        let runs =
+            Runs::new(&session, &io, tensors, (fixed, padded, growing.map(|g| g.0)), capacity, largest)?;
+        Ok(Decoder { session, io, runs, capacity, lens: vec![0] })
     }
 
-    /// Tokens that the cache has room for.
+    /// Tokens that the cache of a sequence has room for.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Tokens in the cache.
-    pub(super) fn len(&self) -> usize {
-        self.len
+    /// Number of logits of a token.
+    pub(super) fn vocabulary(&self) -> usize {
+        self.io.vocabulary
+    }
+
+    /// Tokens in the cache of a sequence.
+    pub(super) fn len(&self, sequence: usize) -> usize {
+        self.lens[sequence]
     }
 
     pub(super) fn session(&self) -> &Session {
         &self.session
     }
 
+    pub(super) fn growth(&self) -> Growth {
+        match &self.runs {
+            Runs::Fixed(runs) if runs.cache().is_in_place() => Growth::InPlace,
+            Runs::Fixed(_) => Growth::Copied,
+            Runs::Padded(_) => Growth::Padded,
+            Runs::Growing(_) => Growth::Planned,
+        }
+    }
+
     /// The cache, where it has a fixed length.
     pub(super) fn cache(&self) -> Option<&KeyValueCache> {
         match &self.runs {
             Runs::Fixed(runs) => Some(runs.cache()),
-            Runs::Growing(_) => None,
+            Runs::Padded(_) | Runs::Growing(_) => None,
         }
     }
 
-    /// The logits of the last token.
-    pub(super) fn logits(&mut self) -> &mut [f32] {
-        &mut self.last
+    /// Makes room for at least so many sequences. Where that takes new memory, all caches are empty then.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    pub(super) fn reserve(&mut self, sequences: usize) -> Result<(), GenerateError> {
+        if sequences <= self.lens.len() {
+            return Ok(());
+        }
+        self.lens = vec![0; sequences];
+        match &mut self.runs {
+            Runs::Fixed(runs) => runs.resize(&self.session, sequences)?,
+            Runs::Padded(runs) => runs.resize(sequences),
+            Runs::Growing(runs) => runs.resize(sequences),
+        }
+        Ok(())
     }
 
-    /// Forgets all tokens, and binds what the next `tokens` need.
+    /// Keeps the first `len` tokens of a sequence, of those that it has.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    pub(super) fn truncate(&mut self, sequence: usize, len: usize) -> Result<(), GenerateError> {
+        let len = len.min(self.lens[sequence]);
+        if let Runs::Growing(runs) = &mut self.runs
+            && len < self.lens[sequence]
+        {
+            runs.reserve(&self.session, sequence, len)?;
+        }
+        self.lens[sequence] = len;
+        Ok(())
+    }
+
+    /// Forgets all tokens of all sequences, after an error.
+    pub(super) fn forget(&mut self) {
+        self.lens.fill(0);
+        match &mut self.runs {
+            Runs::Fixed(_) => {}
+            Runs::Padded(runs) => runs.forget(),
+            Runs::Growing(runs) => runs.resize(self.lens.len()),
+        }
+    }
+
+    /// The tensors of the cache, and the memory that has those of `sequence` with the sequence's place in it.
+    pub(super) fn tensors(&self, sequence: usize) -> (&[CacheTensor], &[CacheMemory], usize) {
+        match &self.runs {
+            Runs::Fixed(runs) => (runs.cache().tensors(), runs.cache().memory(sequence), sequence),
+            Runs::Padded(runs) => (runs.tensors(), runs.memory(), sequence),
+            Runs::Growing(runs) => (runs.tensors(), runs.memory(sequence), 0),
+        }
+    }
+
+    /// Makes the cache of a sequence have `len` tokens, whose rows `write` writes.
+    ///
+    /// # Errors
+    /// Memory ran out, and what `write` says; the sequence is empty then.
+    pub(super) fn refill(
+        &mut self,
+        sequence: usize,
+        len: usize,
+        write: impl FnOnce(&Session, &[CacheTensor], &[CacheMemory], usize) -> Result<(), GenerateError>,
+    ) -> Result<(), GenerateError> {
+        self.truncate(sequence, 0)?;
+        let mut lens = self.lens.clone();
+        lens[sequence] = len;
+        match &mut self.runs {
+            Runs::Fixed(_) => {}
+            Runs::Padded(runs) => runs.reserve(&self.session, &lens, 1)?,
+            Runs::Growing(runs) => runs.reserve(&self.session, sequence, len)?,
+        }
+        let (tensors, memory, at) = self.tensors(sequence);
+        write(&self.session, tensors, memory, at)?;
+        self.lens = lens;
+        Ok(())
+    }
+
+    /// Binds what the next `tokens` of a sequence need, where that is known.
     ///
     /// # Errors
     /// What the session says.
-    pub(super) fn begin(&mut self, tokens: usize) -> Result<(), GenerateError> {
-        self.len = 0;
+    pub(super) fn prepare(&mut self, sequence: usize, tokens: usize) -> Result<(), GenerateError> {
         match &mut self.runs {
-            Runs::Fixed(runs) => runs.prepare(&self.session, &self.io, tokens),
-            Runs::Growing(runs) => {
-                runs.clear();
-                Ok(())
-            }
+            Runs::Fixed(runs) => runs.prepare(&self.session, &self.io, sequence, self.lens[sequence], tokens),
+            Runs::Padded(_) | Runs::Growing(_) => Ok(()),
         }
     }
 
-    /// Adds `tokens`, for which there is room, to the cache; then [`Decoder::logits`] has those of the last one. After an
-    /// error the cache has the tokens of the runs before it, whole.
+    /// Adds `tokens`, for which there is room, to the cache of a sequence; gives the logits of those from `from` on. After
+    /// an error the cache has the tokens of the runs before it, whole.
     ///
     /// # Errors
     /// [`GenerateError::UnknownToken`], and what the session says.
     pub(super) fn forward(
         &mut self,
+        sequence: usize,
         tokens: &[u32],
+        from: usize,
         options: Option<&RunOptions>,
-    ) -> Result<(), GenerateError> {
-        let vocabulary = self.io.vocabulary;
-        if let Some(&token) = tokens.iter().find(|t| **t as usize >= vocabulary) {
-            return Err(GenerateError::UnknownToken { token, vocabulary });
-        }
-        let mut rest = tokens;
+    ) -> Result<Vec<Vec<f32>>, GenerateError> {
+        self.check(tokens)?;
+        let (mut rest, mut from, mut logits) = (tokens, from, Vec::new());
         while !rest.is_empty() {
-            let (session, io, len) = (&self.session, &self.io, self.len);
-            let (taken, row) = match &mut self.runs {
-                Runs::Fixed(runs) => runs.run(session, io, rest, len, options)?,
-                Runs::Growing(runs) => runs.run(session, io, rest, len, options)?,
-            };
-            self.len += taken;
-            rest = &rest[taken..];
-            if let Some(row) = row {
-                self.last = row;
+            let ran = self.run(sequence..sequence + 1, rest, from, options)?;
+            self.lens[sequence] += ran.taken;
+            rest = &rest[ran.taken..];
+            from = from.saturating_sub(ran.taken);
+            logits.extend(ran.logits);
+        }
+        Ok(logits)
+    }
+
+    /// Adds one token to each of the first sequences, in one run where the graph allows it; gives the logits of each. Where
+    /// there is none the sequence stays as it is, and its logits are of no use.
+    ///
+    /// # Errors
+    /// As [`Decoder::forward`].
+    pub(super) fn step(
+        &mut self,
+        tokens: &[Option<u32>],
+        options: Option<&RunOptions>,
+    ) -> Result<Vec<Vec<f32>>, GenerateError> {
+        let given: Vec<u32> = tokens.iter().map(|token| token.unwrap_or(0)).collect();
+        self.check(&given)?;
+        let one_run = match self.growth() {
+            Growth::InPlace | Growth::Padded => tokens.len() > 1,
+            Growth::Copied | Growth::Planned => false,
+        };
+        let mut all = Vec::new();
+        if one_run {
+            // What a sequence without a token writes is after its tokens, or its last one.
+            for (len, token) in self.lens.iter_mut().zip(tokens) {
+                *len = if token.is_none() { (*len).min(self.capacity - 1) } else { *len };
+            }
+            all = self.run(0..tokens.len(), &given, 0, options)?.logits;
+        }
+        for (sequence, token) in tokens.iter().enumerate() {
+            match token {
+                Some(_) if one_run => self.lens[sequence] += 1,
+                Some(token) => all.extend(self.forward(sequence, &[*token], 0, options)?),
+                None if one_run => {}
+                None => all.push(Vec::new()),
             }
         }
-        Ok(())
+        Ok(all)
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<(), GenerateError> {
+        let vocabulary = self.io.vocabulary;
+        match tokens.iter().find(|t| **t as usize >= vocabulary) {
+            Some(&token) => Err(GenerateError::UnknownToken { token, vocabulary }),
+            None => Ok(()),
+        }
+    }
+
+    fn run(
+        &mut self,
+        sequences: Range<usize>,
+        tokens: &[u32],
+        from: usize,
+        options: Option<&RunOptions>,
+    ) -> Result<Ran, GenerateError> {
+        let (session, io, all_lens, positions) = (&self.session, &self.io, &self.lens[..], self.capacity);
+        let call = Call { session, io, options, sequences, tokens, all_lens, from, positions };
+        match &mut self.runs {
+            Runs::Fixed(runs) => runs.run(&call),
+            Runs::Padded(runs) => runs.run(&call),
+            Runs::Growing(runs) => runs.run(&call),
+        }
+    }
+}
+
+impl Runs {
+    fn new(
+        session: &Session,
+        io: &DecoderIo,
+        tensors: Vec<CacheTensor>,
+        planned: (Option<FixedPlan>, Option<PaddedPlan>, Option<GrowingRuns>),
+        capacity: usize,
+        largest: usize,
+    ) -> Result<Self, GenerateError> {
+        let (fixed, padded, growing) = planned;
+        if let Some(plan) = fixed {
+            return Ok(Runs::Fixed(FixedRuns::new(session, io, plan, capacity, largest)?));
+        }
+        if let Some(plan) = padded {
+            let mut runs = PaddedRuns::new(plan, capacity, largest);
+            // A graph that cannot run so may run in the other form, which tells what is wrong with it.
+            if runs.heeds_mask(session, io).unwrap_or(false) {
+                return Ok(Runs::Padded(runs));
+            }
+        }
+        let mut growing = match growing {
+            Some(growing) => growing,
+            None => GrowingRuns::new(session, io, tensors)?.0,
+        };
+        growing.limit_chunk(largest);
+        Ok(Runs::Growing(growing))
     }
 }

@@ -98,6 +98,30 @@ pub enum GenerateError {
     /// The tokenizer refused a text or tokens.
     #[error("the tokenizer: {0}")]
     Tokenizer(String),
+    /// A grammar could not be read, or reached a limit of time or memory.
+    #[error("the grammar: {0}")]
+    Grammar(String),
+    /// The draft model has other tokens.
+    #[error(
+        "the draft model has another tokenizer: it must have the tokens of the model that it guesses for"
+    )]
+    Draft,
+    /// A file of a conversation is damaged, or belongs to another model.
+    #[error("{}: {problem}", path.display())]
+    Conversation {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A file could not be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The prompt has no token.
     #[error("the prompt is empty: give at least one token")]
     EmptyPrompt,

@@ -1,98 +1,116 @@
 //! Runs that append to the cache: each is planned anew.
 
-use super::cache::{CacheMemory, CacheTensor};
+use super::cache::{CacheMemory, CacheTensor, Rows, finish};
+use super::call::{Call, Ran};
 use super::error::GenerateError;
-use super::io::{DecoderIo, of_length};
-use crate::graph::TensorInfo;
-use crate::memory::host::HostRegion;
-use crate::session::{BindingBuilder, Memory, RunOptions, Session};
+use super::fixed::{inputs, only_device};
+use super::io::DecoderIo;
+use super::logits::Logits;
+use crate::plan::Plan;
+use crate::session::{BindingBuilder, Memory, Session};
 
 /// Each run gives a longer cache.
 #[derive(Debug)]
 pub(super) struct GrowingRuns {
     tensors: Vec<CacheTensor>,
     largest_chunk: usize,
-    /// The cache, once there is a token in it.
-    memory: Option<Vec<CacheMemory>>,
+    /// The cache of each sequence, once there is a token in it.
+    memory: Vec<Option<Vec<CacheMemory>>>,
 }
 
 impl GrowingRuns {
-    pub(super) fn new(tensors: Vec<CacheTensor>, largest_chunk: usize) -> Self {
-        GrowingRuns { tensors, largest_chunk, memory: None }
-    }
-
-    /// Forgets all tokens.
-    pub(super) fn clear(&mut self) {
-        self.memory = None;
+    /// Plans the first run of one token too.
+    ///
+    /// # Errors
+    /// What the session says.
+    pub(super) fn new(
+        session: &Session,
+        io: &DecoderIo,
+        mut tensors: Vec<CacheTensor>,
+    ) -> Result<(Self, Plan), GenerateError> {
+        let mut builder = inputs(session, io, 1, 1, 1)?;
+        for tensor in &tensors {
+            builder = builder.input(&tensor.past, Memory::own().shape(tensor.sized(1, 0)?.shape));
+        }
+        let plan = builder.plan()?;
+        for tensor in &mut tensors {
+            tensor.device = only_device(&plan, tensor);
+        }
+        Ok((GrowingRuns { tensors, largest_chunk: 1, memory: vec![None] }, plan))
     }
 
     pub(super) fn limit_chunk(&mut self, largest: usize) {
         self.largest_chunk = largest.max(1);
     }
 
-    /// Inputs of `tokens` after `len` tokens in the cache.
-    ///
-    /// # Errors
-    /// What the session says.
-    pub(super) fn inputs(
-        &self,
-        session: &Session,
-        io: &DecoderIo,
-        tokens: &[u32],
-        len: usize,
-    ) -> Result<BindingBuilder<'static>, GenerateError> {
-        let ids: Vec<i64> = tokens.iter().map(|t| i64::from(*t)).collect();
-        let mut builder = session.bind().input(&io.ids.name, Memory::value(io.ids.tensor(&ids)?));
-        if let Some(positions) = &io.positions {
-            let values: Vec<i64> = (len..len + tokens.len()).map(|p| p as i64).collect();
-            builder = builder.input(&positions.name, Memory::value(positions.tensor(&values)?));
-        }
-        if let Some(mask) = &io.mask {
-            let values = vec![1; len + tokens.len()];
-            builder = builder.input(&mask.name, Memory::value(mask.tensor(&values)?));
-        }
-        for (i, tensor) in self.tensors.iter().enumerate() {
-            let memory = self.memory.as_ref().and_then(|all| all.get(i));
-            let memory = memory.map_or_else(Memory::own, CacheMemory::memory);
-            builder = builder.input(&tensor.past, memory.shape(of_length(&tensor.info, len)?));
-        }
-        Ok(builder)
+    pub(super) fn tensors(&self) -> &[CacheTensor] {
+        &self.tensors
     }
 
-    /// Runs the first of `tokens` after `len` tokens in the cache; gives how many, and the logits of the last one where
-    /// that is the last of `tokens`.
+    /// Makes room for `sequences`; their caches are empty then.
+    pub(super) fn resize(&mut self, sequences: usize) {
+        self.memory = vec![None; sequences];
+    }
+
+    /// The cache of a sequence, once there is a token in it.
+    pub(super) fn memory(&self, sequence: usize) -> &[CacheMemory] {
+        self.memory[sequence].as_deref().unwrap_or_default()
+    }
+
+    /// Makes room for exactly `len` tokens in the cache of a sequence, and keeps those before.
     ///
     /// # Errors
-    /// What the session says; the cache has `len` tokens then.
-    pub(super) fn run(
+    /// Memory ran out.
+    pub(super) fn reserve(
         &mut self,
         session: &Session,
-        io: &DecoderIo,
-        tokens: &[u32],
+        sequence: usize,
         len: usize,
-        options: Option<&RunOptions>,
-    ) -> Result<(usize, Option<Vec<f32>>), GenerateError> {
-        let real = tokens.len().min(self.largest_chunk);
-        let mut builder = self.inputs(session, io, &tokens[..real], len)?;
+    ) -> Result<(), GenerateError> {
+        if len == 0 {
+            self.memory[sequence] = None;
+            return Ok(());
+        }
+        let new = self.tensors.iter().map(|tensor| CacheMemory::new(session, tensor, 1, len));
+        let new = new.collect::<Result<Vec<_>, _>>()?;
+        for ((tensor, old), new) in self.tensors.iter().zip(self.memory(sequence)).zip(&new) {
+            let of = |memory| Rows { memory, sequence: 0, at: 0 };
+            of(old).copy_to(&of(new), session, tensor, len.min(old.rows))?;
+        }
+        finish(session, &self.tensors)?;
+        self.memory[sequence] = Some(new);
+        Ok(())
+    }
+
+    /// Runs the first tokens of a call, which is of one sequence.
+    ///
+    /// # Errors
+    /// What the session says; the cache is as before then.
+    pub(super) fn run(&mut self, call: &Call<'_>) -> Result<Ran, GenerateError> {
+        let (session, sequence, len) = (call.session, call.sequences.start, call.lens()[0]);
+        let size = call.tokens.len().min(self.largest_chunk);
+        let mut builder: BindingBuilder<'static> = inputs(session, call.io, 1, size, len + size)?;
         let mut grown = Vec::new();
-        for tensor in &self.tensors {
-            let info = TensorInfo::new(tensor.info.dtype, of_length(&tensor.info, len + real)?);
-            let region = HostRegion::new(info.bytes().max(16))?.into_shared();
-            builder = builder.output(&tensor.present, Memory::region(&region));
-            grown.push(CacheMemory::Region(region));
+        for (i, tensor) in self.tensors.iter().enumerate() {
+            let past = match self.memory(sequence).get(i) {
+                Some(memory) => memory.part(tensor, &(0..1))?,
+                None => Memory::own().shape(tensor.sized(1, 0)?.shape),
+            };
+            let present = CacheMemory::new(session, tensor, 1, len + size)?;
+            builder = builder.input(&tensor.past, past);
+            builder = builder.output(&tensor.present, present.part(tensor, &(0..1))?);
+            grown.push(present);
         }
+        let (logits, builder) = Logits::bind(session, call.io, builder)?;
         let mut binding = builder.build()?;
-        match options {
-            Some(options) => binding.run_with(options)?,
-            None => binding.run()?,
+        call.write_tokens(&mut binding, size)?;
+        if let Some(mask) = &call.io.mask {
+            let values = vec![1; len + size];
+            mask.write(&mut binding, 1, 0, &values, || values.clone())?;
         }
-        let row = if real == tokens.len() {
-            let all = binding.output_info(&io.logits)?.clone();
-            Some(io.row(&all, real - 1, |start, bytes| io.copy_logits(&binding, start, bytes))?)
-        } else {
-            None
-        };
-        self.memory = Some(grown);
-        Ok((real, row))
+        call.run(&mut binding)?;
+        let ran = call.ran(size, &logits, &binding)?;
+        self.memory[sequence] = Some(grown);
+        Ok(ran)
     }
 }

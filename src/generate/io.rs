@@ -65,21 +65,6 @@ impl DecoderIo {
         }
     }
 
-    /// The logits of one token as numbers: `read` copies them from byte `start` of `all` logits on, where `row` begins.
-    ///
-    /// # Errors
-    /// What `read` says.
-    pub(super) fn row(
-        &self,
-        all: &TensorInfo,
-        row: usize,
-        read: impl FnOnce(usize, &mut [u8]) -> Result<(), GenerateError>,
-    ) -> Result<Vec<f32>, GenerateError> {
-        let info = TensorInfo::new(all.dtype, Shape::new([self.vocabulary])?);
-        let start = row.min(all.shape[1].saturating_sub(1)) * info.bytes();
-        Ok(Tensor::build(info, |bytes| read(start, bytes))?.to_f32s()?)
-    }
-
     /// Copies logits of a run from byte `start` on.
     ///
     /// # Errors
@@ -124,10 +109,12 @@ impl IntInput {
         }
     }
 
+    /// The values of `sequences`, one after another.
+    ///
     /// # Errors
     /// Sizes that make no tensor.
-    pub(super) fn tensor(&self, values: &[i64]) -> Result<Tensor, GenerateError> {
-        let shape = [1, values.len()];
+    pub(super) fn tensor(&self, sequences: usize, values: &[i64]) -> Result<Tensor, GenerateError> {
+        let shape = [sequences, values.len() / sequences.max(1)];
         Ok(match self.dtype {
             DType::I32 => Tensor::new(shape, &values.iter().map(|v| *v as i32).collect::<Vec<_>>())?,
             _ => Tensor::new(shape, values)?,
@@ -141,13 +128,14 @@ impl IntInput {
     pub(super) fn write(
         &self,
         binding: &mut Binding<'static>,
+        sequences: usize,
         at: usize,
         values: &[i64],
         all: impl FnOnce() -> Vec<i64>,
     ) -> Result<(), GenerateError> {
         // An input that no command reads, or that the host does not see, is given whole.
         let Ok(view) = binding.host_view_input(&self.name) else {
-            return Ok(binding.set_input(&self.name, &self.tensor(&all())?)?);
+            return Ok(binding.set_input(&self.name, &self.tensor(sequences, &all())?)?);
         };
         let mut bytes = view.write()?;
         match self.dtype {
@@ -189,12 +177,4 @@ fn cache_info(io: &IoInfo, config: &Config) -> Result<TensorInfo, GenerateError>
         return Err(GenerateError::DType { name, expected, got: dtype });
     }
     Ok(TensorInfo::new(dtype, shape))
-}
-
-/// The shape of a cache of `tokens` tokens.
-///
-/// # Errors
-/// Sizes beyond what a shape has.
-pub(super) fn of_length(info: &TensorInfo, tokens: usize) -> Result<Shape, GenerateError> {
-    Ok(Shape::new([info.shape[0], info.shape[1], tokens, info.shape[3]])?)
 }

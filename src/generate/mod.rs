@@ -22,37 +22,50 @@
 //! ```
 //!
 //! Keys and values of earlier tokens lie in a cache. Graphs with GroupQueryAttention get one of a fixed length, so that
-//! all tokens share one plan. A graph that appends to its cache is planned anew for each token, which
-//! [`Generator::remarks`] says. A prompt runs in chunks of a few sizes; the last one may be filled up with tokens that the
-//! next run overwrites.
+//! all tokens share one plan. A graph that appends to its cache gets one with more rows than tokens, which its mask hides;
+//! one plan serves all lengths up to a power of two. A graph that does not heed its mask is planned anew for each token,
+//! which [`Generator::remarks`] says. A prompt runs in chunks of a few sizes; the last one may be filled up with tokens
+//! that the next run overwrites.
 
 mod cache;
+mod call;
 mod config;
+mod conversation;
 mod decoder;
 mod error;
 mod files;
 mod fixed;
+mod generator;
 mod gguf;
+#[cfg(feature = "grammar")]
+mod grammar;
 mod growing;
 mod io;
+mod logits;
+mod padded;
 mod sampling;
+mod sequence;
+mod speculate;
 mod template;
 mod text;
 
-use std::ops::ControlFlow;
+use std::io::{Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use self::cache::KeyValueCache;
+use onepool_core::files::hash::Hash;
+
 use self::config::Config;
-use self::decoder::Decoder;
 pub use self::error::GenerateError;
-use self::sampling::Sampler;
+pub use self::generator::{Generator, TextRequest};
+#[cfg(feature = "grammar")]
+pub use self::grammar::Grammar;
 pub use self::sampling::Sampling;
 use self::template::ChatTemplate;
 pub use self::template::Message;
-use self::text::{StopStrings, TextStream, TextTokenizer};
-use crate::session::{CancelToken, Error, RunOptions, Session, SessionError};
+use self::text::TextTokenizer;
+use crate::files::open::regular;
+use crate::session::CancelToken;
 
 /// A folder with a decoder's graph, its settings and its tokenizer, or a GGUF file, which has all of them.
 #[derive(Debug)]
@@ -90,6 +103,26 @@ impl ModelFolder {
     /// The file of the graph.
     pub fn graph(&self) -> PathBuf {
         self.folder.join(&self.config.graph)
+    }
+
+    /// Tells this model from others: a hash of its settings and of the begin and the end of its graph.
+    ///
+    /// # Errors
+    /// [`GenerateError::Read`].
+    fn fingerprint(&self) -> Result<String, GenerateError> {
+        const PART: u64 = 64 << 10;
+        let path = self.graph();
+        let failed = |source| GenerateError::Read { path: path.clone(), source };
+        let (mut file, found) = regular(&path).map_err(failed)?;
+        let mut hash = Hash::new();
+        hash.put((&self.config.names, self.config.layers, self.config.heads, found.len()));
+        for start in [0, found.len().saturating_sub(PART)] {
+            let mut part = Vec::new();
+            file.seek(SeekFrom::Start(start)).map_err(failed)?;
+            Read::by_ref(&mut file).take(PART).read_to_end(&mut part).map_err(failed)?;
+            hash.bytes(&part);
+        }
+        Ok(hash.digest().hex())
     }
 
     /// How the settings want tokens to be chosen.
@@ -138,8 +171,16 @@ pub struct GenerateOptions {
     pub sampling: Sampling,
     /// Strings that end the text; they are not part of it.
     pub stop: Vec<String>,
-    /// Whether the text goes on after a token that ends it, to measure or to compare.
+    /// Whether the text goes on after a token that ends it, to measure or to compare. Texts that a grammar holds end.
     pub ignore_end: bool,
+    /// What the text must be.
+    #[cfg(feature = "grammar")]
+    pub grammar: Option<Grammar>,
+    /// The most tokens that are guessed at once from what came before, where the last ones were there already; 0 is none.
+    /// The text is the same as without it, up to rounding.
+    pub lookup: usize,
+    /// Whether tokens at the begin of the prompt that the cache has from the text before are not computed again.
+    pub reuse: bool,
     /// Ends the text early.
     pub cancel: Option<CancelToken>,
 }
@@ -151,6 +192,8 @@ pub enum Finish {
     End(u32),
     /// A string of [`GenerateOptions::stop`] came.
     Stop(String),
+    /// It is whole: its grammar allows nothing after it.
+    Grammar,
     /// It has [`GenerateOptions::max_tokens`] tokens.
     Length,
     /// The cache is full.
@@ -168,6 +211,12 @@ pub struct Generated {
     pub tokens: Vec<u32>,
     /// Number of tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Those of them that were in the cache already.
+    pub reused_tokens: usize,
+    /// Tokens that were guessed, by look-up or by a draft model.
+    pub guessed_tokens: usize,
+    /// Those of them that became part of the text.
+    pub accepted_tokens: usize,
     /// Why it ended.
     pub finish: Finish,
     /// What planning and binding took before the prompt.
@@ -176,205 +225,22 @@ pub struct Generated {
     pub prompt_time: Duration,
     /// What the tokens after the first one took.
     pub generation_time: Duration,
-    /// Number of runs that [`Generated::generation_time`] is of.
-    runs: usize,
+    /// Tokens that were chosen, with the one that ended the text.
+    steps: usize,
 }
 
 impl Generated {
-    /// Tokens of the prompt in a second.
+    /// Tokens of the prompt in a second, those that were computed.
     pub fn prompt_tokens_per_s(&self) -> f64 {
-        rate(self.prompt_tokens, self.prompt_time)
+        rate(self.prompt_tokens - self.reused_tokens, self.prompt_time)
     }
 
     /// Tokens in a second, those after the first one; 0 where there is none.
     pub fn tokens_per_s(&self) -> f64 {
-        rate(self.runs, self.generation_time)
+        rate(self.steps.saturating_sub(1), self.generation_time)
     }
 }
 
 fn rate(count: usize, time: Duration) -> f64 {
     if count == 0 || time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
-}
-
-/// A decoder on a session, with the cache of one sequence.
-#[derive(Debug)]
-pub struct Generator {
-    folder: ModelFolder,
-    decoder: Decoder,
-}
-
-impl Generator {
-    /// Makes `session`, which has the folder's graph, ready for texts of `context` tokens with their prompt; without it
-    /// for as many as the settings say, at most 4096.
-    ///
-    /// # Errors
-    /// [`GenerateError`] for a graph that is no decoder of the settings' kind, and what the session says.
-    pub fn new(folder: ModelFolder, session: Session, context: Option<usize>) -> Result<Self, GenerateError> {
-        let decoder = Decoder::new(session, &folder.config, context)?;
-        Ok(Generator { folder, decoder })
-    }
-
-    /// The folder.
-    pub fn folder(&self) -> &ModelFolder {
-        &self.folder
-    }
-
-    /// The session.
-    pub fn session(&self) -> &Session {
-        self.decoder.session()
-    }
-
-    /// Tokens that a prompt and its text may have together.
-    pub fn context(&self) -> usize {
-        self.decoder.capacity()
-    }
-
-    /// Bytes of the cache of keys and values, where it has a fixed length.
-    pub fn cache_bytes(&self) -> Option<u64> {
-        self.decoder.cache().map(KeyValueCache::bytes)
-    }
-
-    /// What the settings ask for that is not done, and what makes this model slow.
-    pub fn remarks(&self) -> Vec<String> {
-        let mut remarks = self.folder.config.remarks.clone();
-        let slow = match self.decoder.cache() {
-            None => {
-                "the graph appends to its cache: each token is planned anew; export it with GroupQueryAttention for a cache \
-                     of a fixed length"
-            }
-            Some(cache) if !cache.is_in_place() => {
-                "the cache cannot be updated in place: each token copies it, and there are two of it"
-            }
-            Some(_) => return remarks,
-        };
-        remarks.push(slow.to_owned());
-        remarks
-    }
-
-    /// Makes a text; `told` gets it in pieces of whole characters, and may end it. Equal prompts and options give equal texts on a device.
-    ///
-    /// # Errors
-    /// [`GenerateError`]. The text so far was told; the next call begins anew.
-    pub fn generate(
-        &mut self,
-        prompt: Prompt<'_>,
-        options: &GenerateOptions,
-        mut told: impl FnMut(&str) -> ControlFlow<()>,
-    ) -> Result<Generated, GenerateError> {
-        let prompt = self.folder.tokens(prompt)?;
-        let (tokens, capacity) = (prompt.len(), self.decoder.capacity());
-        if prompt.is_empty() {
-            return Err(GenerateError::EmptyPrompt);
-        }
-        if tokens >= capacity {
-            return Err(GenerateError::PromptTooLong { tokens, capacity, context: self.folder.context() });
-        }
-        let mut sampler = Sampler::new(options.sampling)?;
-        prompt.iter().for_each(|&token| sampler.see(token));
-        let run = options.cancel.as_ref().map(|token| RunOptions::new().cancel(token));
-        let mut made = Generated {
-            text: String::new(),
-            tokens: Vec::new(),
-            prompt_tokens: tokens,
-            finish: Finish::Length,
-            prepare_time: Duration::ZERO,
-            prompt_time: Duration::ZERO,
-            generation_time: Duration::ZERO,
-            runs: 0,
-        };
-        let start = Instant::now();
-        self.decoder.begin(tokens)?;
-        made.prepare_time = start.elapsed();
-        let start = Instant::now();
-        if !finished(self.decoder.forward(&prompt, run.as_ref()))? {
-            made.finish = Finish::Cancelled;
-            return Ok(made);
-        }
-        made.prompt_time = start.elapsed();
-        let mut text = Text { stream: TextStream::default(), stops: StopStrings::new(&options.stop) };
-        let start = Instant::now();
-        made.finish = self.tokens(&mut made, &mut text, &mut sampler, options, run.as_ref(), &mut told)?;
-        made.generation_time = start.elapsed();
-        if !matches!(made.finish, Finish::Stop(_)) {
-            let rest = text.stream.finish(&self.folder.tokenizer)?;
-            let (piece, stop) = text.stops.push(&rest);
-            let rest = if stop.is_none() { text.stops.finish() } else { String::new() };
-            if let Some(stop) = stop {
-                made.finish = Finish::Stop(stop);
-            }
-            if tell(&mut made, &(piece + &rest), &mut told).is_break() {
-                made.finish = Finish::Cancelled;
-            }
-        }
-        Ok(made)
-    }
-
-    /// The tokens after the prompt.
-    fn tokens(
-        &mut self,
-        made: &mut Generated,
-        text: &mut Text,
-        sampler: &mut Sampler,
-        options: &GenerateOptions,
-        run: Option<&RunOptions>,
-        told: &mut impl FnMut(&str) -> ControlFlow<()>,
-    ) -> Result<Finish, GenerateError> {
-        let most = options.max_tokens.unwrap_or(usize::MAX);
-        while made.tokens.len() < most {
-            let position = self.decoder.len();
-            let token = sampler.choose(self.decoder.logits(), position)?;
-            if !options.ignore_end && self.folder.config.ends.contains(&token) {
-                return Ok(Finish::End(token));
-            }
-            made.tokens.push(token);
-            sampler.see(token);
-            let piece = text.stream.push(&self.folder.tokenizer, token)?;
-            let (piece, stop) = text.stops.push(&piece);
-            let goes_on = tell(made, &piece, told);
-            if let Some(stop) = stop {
-                return Ok(Finish::Stop(stop));
-            }
-            if goes_on.is_break() || options.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
-                return Ok(Finish::Cancelled);
-            }
-            if made.tokens.len() == most {
-                break;
-            }
-            if self.decoder.len() == self.decoder.capacity() {
-                return Ok(Finish::Context);
-            }
-            if !finished(self.decoder.forward(&[token], run))? {
-                return Ok(Finish::Cancelled);
-            }
-            made.runs += 1;
-        }
-        Ok(Finish::Length)
-    }
-}
-
-/// Text on its way out.
-struct Text {
-    stream: TextStream,
-    stops: StopStrings,
-}
-
-fn tell(
-    made: &mut Generated,
-    piece: &str,
-    told: &mut impl FnMut(&str) -> ControlFlow<()>,
-) -> ControlFlow<()> {
-    if piece.is_empty() {
-        return ControlFlow::Continue(());
-    }
-    made.text.push_str(piece);
-    told(piece)
-}
-
-/// Whether a run came to its end instead of being cancelled.
-fn finished(result: Result<(), GenerateError>) -> Result<bool, GenerateError> {
-    match result {
-        Ok(()) => Ok(true),
-        Err(GenerateError::Session(Error::Session(SessionError::Cancelled { .. }))) => Ok(false),
-        Err(e) => Err(e),
-    }
 }

@@ -1,5 +1,7 @@
 //! The next token from the logits of the last one.
 
+use std::collections::HashMap;
+
 use super::error::GenerateError;
 
 /// How the next token is chosen. The settings apply in the order of the fields.
@@ -106,6 +108,59 @@ impl Sampler {
     /// # Errors
     /// [`GenerateError::NotFinite`].
     pub(super) fn choose(&mut self, logits: &mut [f32], position: usize) -> Result<u32, GenerateError> {
+        let (token, most) = self.penalize(logits, position)?;
+        if self.settings.temperature == 0.0 {
+            return Ok(token);
+        }
+        self.weigh(logits, most);
+        let sum = self.weights.iter().sum();
+        Ok(self.draw(sum).unwrap_or(token))
+    }
+
+    /// What [`Sampler::choose`] chooses from: tokens with their probabilities. The penalty is written to `logits`.
+    ///
+    /// # Errors
+    /// [`GenerateError::NotFinite`].
+    pub(super) fn distribution(
+        &mut self,
+        logits: &mut [f32],
+        position: usize,
+    ) -> Result<Distribution, GenerateError> {
+        let (token, most) = self.penalize(logits, position)?;
+        if self.settings.temperature == 0.0 {
+            return Ok(Distribution(vec![(token, 1.0)]));
+        }
+        self.weigh(logits, most);
+        let sum: f64 = self.weights.iter().sum();
+        let tokens = self.candidates.iter().zip(&self.weights).map(|((token, _), w)| (*token, w / sum));
+        Ok(Distribution(tokens.collect()))
+    }
+
+    /// A token of a distribution.
+    pub(super) fn draw_from(&mut self, from: &Distribution) -> Option<u32> {
+        self.candidates.clear();
+        self.candidates.extend(from.0.iter().map(|(token, _)| (*token, 0.0)));
+        self.weights.clear();
+        self.weights.extend(from.0.iter().map(|(_, p)| p));
+        let sum = self.weights.iter().sum();
+        self.draw(sum)
+    }
+
+    /// A token with the probabilities `wanted`, by way of `guess`, which was drawn from `guessed`: the guess as often as
+    /// it may be, else one of those that were guessed too rarely.
+    pub(super) fn accept(&mut self, guess: u32, guessed: &Distribution, wanted: &Distribution) -> u32 {
+        if self.random.unit() * guessed.of(guess) < wanted.of(guess) {
+            return guess;
+        }
+        let guessed: HashMap<u32, f64> = guessed.0.iter().copied().collect();
+        let rare = |(token, p): &(u32, f64)| (*token, p - guessed.get(token).unwrap_or(&0.0));
+        let rest: Vec<_> = wanted.0.iter().map(rare).filter(|(_, p)| *p > 0.0).collect();
+        // Without a rest the two are equal up to rounding.
+        self.draw_from(&Distribution(rest)).unwrap_or(guess)
+    }
+
+    /// Applies the penalty; gives the most likely token and its logit.
+    fn penalize(&self, logits: &mut [f32], position: usize) -> Result<(u32, f32), GenerateError> {
         let bad = |what| GenerateError::NotFinite { position, what };
         if logits.iter().any(|v| v.is_nan()) {
             return Err(bad("NaN"));
@@ -128,14 +183,11 @@ impl Sampler {
         if !most.is_finite() {
             return Err(bad(if most > 0.0 { "infinity" } else { "minus infinity alone" }));
         }
-        if self.settings.temperature == 0.0 {
-            return Ok(token);
-        }
-        Ok(self.sample(logits, token, most))
+        Ok((token, most))
     }
 
-    /// A random token; `first` is the most likely one and `most` its logit.
-    fn sample(&mut self, logits: &[f32], first: u32, most: f32) -> u32 {
+    /// Sets candidates and their weights to the tokens that the filters keep; `most` is the largest logit.
+    fn weigh(&mut self, logits: &[f32], most: f32) {
         let Sampling { temperature, top_k, top_p, min_p, .. } = self.settings;
         let likely = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
         self.candidates.clear();
@@ -158,16 +210,42 @@ impl Sampler {
             before += w;
             kept += 1;
         }
-        let mut left = self.random.unit() * before;
-        for ((token, _), w) in self.candidates.iter().zip(&self.weights).take(kept) {
+        self.candidates.truncate(kept);
+        self.weights.truncate(kept);
+    }
+
+    /// One of the candidates, whose weights sum up to `sum`.
+    fn draw(&mut self, sum: f64) -> Option<u32> {
+        let mut left = self.random.unit() * sum;
+        let mut last = None;
+        for ((token, _), w) in self.candidates.iter().zip(&self.weights).filter(|(_, w)| **w > 0.0) {
+            last = Some(*token);
             left -= w;
             if left < 0.0 {
-                return *token;
+                break;
             }
         }
         // Rounding may leave a rest after the last one.
-        self.candidates.get(kept.saturating_sub(1)).map_or(first, |(token, _)| *token)
+        last
     }
+}
+
+/// Tokens with their probabilities; all others have none.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Distribution(Vec<(u32, f64)>);
+
+impl Distribution {
+    fn of(&self, token: u32) -> f64 {
+        self.0.iter().find(|(t, _)| *t == token).map_or(0.0, |(_, p)| *p)
+    }
+}
+
+/// A token that may come next.
+#[derive(Clone, Debug)]
+pub(super) struct Guess {
+    pub(super) token: u32,
+    /// What it was drawn from, where it is a matter of chance.
+    pub(super) from: Option<Distribution>,
 }
 
 #[cfg(test)]
@@ -220,6 +298,50 @@ mod tests {
         assert_eq!(kept(Sampling { top_p: 0.4, ..at(1.0) }), [true, false, false, false]);
         assert_eq!(kept(Sampling { min_p: 0.29, ..at(1.0) }), [true, true, true, false]);
         assert_eq!(kept(Sampling { min_p: 1.0, ..at(1.0) }), [true, false, false, false]);
+    }
+
+    /// Guesses from one distribution, corrected, come as often as the other one says.
+    #[test]
+    fn accepted_guesses_have_the_wanted_distribution() {
+        let cases: [([f64; 4], [f64; 4]); 5] = [
+            ([0.25; 4], [0.1, 0.2, 0.3, 0.4]),
+            ([0.7, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.7]),
+            ([0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.6, 0.4]),
+            ([0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.1]),
+            ([0.0, 1.0, 0.0, 0.0], [0.5, 0.25, 0.25, 0.0]),
+        ];
+        let of = |p: [f64; 4]| Distribution((0..4).zip(p).filter(|(_, p)| *p > 0.0).collect());
+        for (guessed, wanted) in cases {
+            let mut sampler = Sampler::new(at(1.0)).unwrap();
+            let (n, mut counts, mut kept) = (40_000, [0f64; 4], 0f64);
+            for _ in 0..n {
+                let guess = sampler.draw_from(&of(guessed)).unwrap();
+                let token = sampler.accept(guess, &of(guessed), &of(wanted));
+                counts[token as usize] += 1.0;
+                kept += f64::from(u8::from(token == guess));
+            }
+            // Chi-square with 3 degrees of freedom: 16.27 comes once in a thousand times.
+            let parts = counts.iter().zip(wanted).map(|(got, p)| match p * f64::from(n) {
+                0.0 => got * f64::INFINITY.min(1e9),
+                want => (got - want).powi(2) / want,
+            });
+            let chi: f64 = parts.sum();
+            assert!(chi < 16.27, "{guessed:?} for {wanted:?}: {counts:?}, {chi}");
+            let overlap: f64 = guessed.iter().zip(wanted).map(|(a, b)| a.min(b)).sum();
+            assert!((kept / f64::from(n) - overlap).abs() < 0.01, "{kept} guesses of {n} were kept");
+        }
+    }
+
+    #[test]
+    fn distributions_are_what_is_chosen_from() {
+        let logits = [0.5f32.ln(), 0.3f32.ln(), 0.15f32.ln(), 0.05f32.ln()];
+        let of = |settings| Sampler::new(settings).unwrap().distribution(&mut logits.to_vec(), 0).unwrap();
+        assert_eq!(of(Sampling::GREEDY), Distribution(vec![(0, 1.0)]));
+        let two = of(Sampling { top_k: 2, ..at(1.0) });
+        assert!(
+            (two.of(0) - 0.625).abs() < 1e-6 && (two.of(1) - 0.375).abs() < 1e-6 && two.of(2) == 0.0,
+            "{two:?}"
+        );
     }
 
     #[test]

@@ -25,6 +25,20 @@ impl TextTokenizer {
         Ok(TextTokenizer(tokenizer))
     }
 
+    /// Whether each token has the text that it has in `other`.
+    pub(super) fn has_tokens_of(&self, other: &TextTokenizer) -> bool {
+        self.0.get_vocab(true) == other.0.get_vocab(true)
+    }
+
+    /// All of it, as `tokenizer.json` has it.
+    ///
+    /// # Errors
+    /// [`GenerateError::Tokenizer`].
+    #[cfg(feature = "grammar")]
+    pub(super) fn to_json(&self) -> Result<serde_json::Value, GenerateError> {
+        serde_json::to_value(&self.0).map_err(|e| GenerateError::Tokenizer(e.to_string()))
+    }
+
     /// The tokens of `text`; `whole` texts get what marks their begin.
     ///
     /// # Errors

@@ -131,6 +131,8 @@ fn asked(e: &GenerateError) -> bool {
             | GenerateError::PromptTooLong { .. }
             | GenerateError::Context { .. }
             | GenerateError::Setting { .. }
+            | GenerateError::Grammar(_)
+            | GenerateError::Draft
     )
 }
 

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -15,7 +16,8 @@ use super::precision::PrecisionArgs;
 use super::stop::StopArgs;
 use super::table::bytes;
 use onepool::generate::{
-    Finish, GenerateOptions, Generated, Generator, Message, ModelFolder, Prompt, Sampling,
+    Finish, GenerateError, GenerateOptions, Generated, Generator, Grammar, Message, ModelFolder, Prompt,
+    Sampling, TextRequest,
 };
 use onepool::session::{Session, SharedArena};
 
@@ -24,9 +26,12 @@ use onepool::session::{Session, SharedArena};
 pub(super) struct Args {
     /// A GGUF file, or the model's folder: an ONNX graph with genai_config.json (or config.json) and tokenizer.json.
     model: PathBuf,
-    /// The text to go on from; several run one after another.
+    /// The text to go on from; may be given several times.
     #[arg(short, long, required = true, value_name = "TEXT")]
     prompt: Vec<String>,
+    /// The most prompts that run at once; each has a cache of its own.
+    #[arg(long, default_value_t = 8, value_name = "PROMPTS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    batch: u16,
     /// Gives each prompt as a user's message to the model's chat template.
     #[arg(long)]
     chat: bool,
@@ -47,6 +52,20 @@ pub(super) struct Args {
     /// Go on after a token that ends texts, to measure.
     #[arg(long)]
     ignore_end: bool,
+    #[command(flatten)]
+    grammar: GrammarArgs,
+    /// Guess at most so many tokens at once from what came before, where the last ones were there already; 0 is none.
+    #[arg(long, default_value_t = 0, value_name = "TOKENS", value_parser = clap::value_parser!(u16).range(..=64))]
+    lookup: u16,
+    /// A smaller model of the same tokens, which guesses the next ones.
+    #[arg(long, value_name = "MODEL")]
+    draft: Option<PathBuf>,
+    /// The most tokens that the draft model guesses at once.
+    #[arg(long, default_value_t = 4, value_name = "TOKENS", requires = "draft", value_parser = clap::value_parser!(u16).range(1..=64))]
+    draft_tokens: u16,
+    /// Read the first prompt's cache from this file where there is one, compute only what is new, and write it after.
+    #[arg(long, value_name = "FILE")]
+    prompt_cache: Option<PathBuf>,
     /// A device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; several make a table. Without it
     /// ONEPOOL_DEVICE, then `auto`.
     #[arg(short, long)]
@@ -59,6 +78,34 @@ pub(super) struct Args {
     precision: PrecisionArgs,
     #[command(flatten)]
     ending: StopArgs,
+}
+
+/// What texts must be.
+#[derive(Clone, Debug, clap::Args)]
+#[group(multiple = false)]
+struct GrammarArgs {
+    /// Each text is JSON that the schema in this file describes.
+    #[arg(long, value_name = "FILE")]
+    json_schema: Option<PathBuf>,
+    /// Each text follows the grammar in this file, in Lark's notation.
+    #[arg(long, value_name = "FILE")]
+    grammar: Option<PathBuf>,
+    /// Each text is matched by this regular expression.
+    #[arg(long, value_name = "REGEX")]
+    regex: Option<String>,
+}
+
+impl GrammarArgs {
+    fn read(&self) -> Result<Option<Grammar>, CliError> {
+        let text = |path: &PathBuf| {
+            std::fs::read_to_string(path).map_err(|source| GenerateError::Read { path: path.clone(), source })
+        };
+        Ok(match self {
+            GrammarArgs { json_schema: Some(path), .. } => Some(Grammar::JsonSchema(text(path)?)),
+            GrammarArgs { grammar: Some(path), .. } => Some(Grammar::Lark(text(path)?)),
+            GrammarArgs { regex, .. } => regex.clone().map(Grammar::Regex),
+        })
+    }
 }
 
 /// How tokens are chosen. What is not given is as the model's settings say.
@@ -120,7 +167,12 @@ struct Text {
     text: String,
     tokens: Vec<u32>,
     prompt_tokens: usize,
-    /// "end", "stop", "length", "context", "cancelled".
+    /// Tokens of the prompt that were in the cache already.
+    reused_tokens: usize,
+    /// Tokens that were guessed, and those of them that became part of the text.
+    guessed_tokens: usize,
+    accepted_tokens: usize,
+    /// "end", "stop", "grammar", "length", "context", "cancelled".
     finish: &'static str,
     /// Planning and binding.
     prepare_ms: f64,
@@ -138,9 +190,13 @@ impl Text {
             text: made.text.clone(),
             tokens: made.tokens.clone(),
             prompt_tokens: made.prompt_tokens,
+            reused_tokens: made.reused_tokens,
+            guessed_tokens: made.guessed_tokens,
+            accepted_tokens: made.accepted_tokens,
             finish: match made.finish {
                 Finish::End(_) => "end",
                 Finish::Stop(_) => "stop",
+                Finish::Grammar => "grammar",
                 Finish::Length => "length",
                 Finish::Context => "context",
                 Finish::Cancelled => "cancelled",
@@ -154,7 +210,7 @@ impl Text {
     }
 
     fn line(&self) -> String {
-        format!(
+        let mut line = format!(
             "prompt: {} tokens, {:.1} tokens/s; text: {} tokens, {:.1} tokens/s; ended by {}; {:.0} ms to plan",
             self.prompt_tokens,
             self.prompt_tokens_per_s,
@@ -162,7 +218,14 @@ impl Text {
             self.tokens_per_s,
             self.finish,
             self.prepare_ms
-        )
+        );
+        if self.guessed_tokens > 0 {
+            line += &format!("; {} of {} guesses accepted", self.accepted_tokens, self.guessed_tokens);
+        }
+        if self.reused_tokens > 0 {
+            line += &format!("; {} tokens of the prompt reused", self.reused_tokens);
+        }
+        line
     }
 }
 
@@ -186,11 +249,24 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let needed = longest.saturating_add(args.max_tokens).saturating_add(1).max(2);
     // Sizes that similar prompts share.
     let needed = needed.checked_next_multiple_of(256).unwrap_or(needed).min(folder.context());
-    let session = session(args, &folder, out)?;
+    let grammar = args.grammar.read()?;
+    let context = args.context.unwrap_or(needed);
+    let arena = SharedArena::new();
+    let session = open_session(args, &folder, &arena, out)?;
     let device = session.devices().next().map(|d| d.name.clone()).unwrap_or_default();
     let spinner = out.progress("planning", None);
-    let mut generator = Generator::new(folder, session, Some(args.context.unwrap_or(needed)))?;
+    let mut generator = Generator::new(folder, session, Some(context))?;
     drop(spinner);
+    if let Some(draft) = &args.draft {
+        let folder = ModelFolder::open(draft)?;
+        let session = open_session(args, &folder, &arena, out)?;
+        let context = context.min(folder.context());
+        let draft = Generator::new(folder, session, Some(context))?;
+        generator = generator.with_draft(draft, usize::from(args.draft_tokens))?;
+    }
+    if let Some(file) = args.prompt_cache.as_ref().filter(|file| file.exists()) {
+        generator.restore(file)?;
+    }
     let remarks = generator.remarks();
     for remark in &remarks {
         note(out, remark);
@@ -203,30 +279,25 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         sampling,
         stop: args.stop.clone(),
         ignore_end: args.ignore_end,
+        grammar,
+        lookup: usize::from(args.lookup),
+        reuse: args.prompt_cache.is_some(),
         cancel: None,
     };
     let mut texts = Vec::new();
-    for (text, prompt) in args.prompt.iter().zip(prompts) {
-        if !texts.is_empty() {
-            out.line("")?;
+    let all: Vec<(&String, Prompt<'_>)> = args.prompt.iter().zip(prompts).collect();
+    for group in all.chunks(usize::from(args.batch)) {
+        let is_first = texts.is_empty();
+        let made = together(&mut generator, group, &options, !is_first, out)?;
+        if let Some(file) = args.prompt_cache.as_ref().filter(|_| is_first) {
+            generator.save(file)?;
         }
-        let mut written = Ok(());
-        let made = generator.generate(prompt, &options, |piece| {
-            written = out.piece(piece);
-            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        written?;
-        out.line("")?;
-        out.flush()?;
-        let made = Text::new(text, &made);
-        note(out, &made.line());
-        let is_cancelled = made.finish == "cancelled";
-        texts.push(made);
-        if is_cancelled {
+        texts.extend(made);
+        if texts.iter().any(|text| text.finish == "cancelled") {
             break;
         }
     }
-    let is_cancelled = texts.last().is_some_and(|text| text.finish == "cancelled");
+    let is_cancelled = texts.iter().any(|text| text.finish == "cancelled");
     out.json(&Report {
         model: args.model.display().to_string(),
         device,
@@ -237,6 +308,45 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         texts: &texts,
     })?;
     if is_cancelled { Err(CliError::Interrupted) } else { Ok(ExitCode::SUCCESS) }
+}
+
+/// Makes the texts of several prompts at once. The first is printed as it comes, the others after it.
+fn together(
+    generator: &mut Generator,
+    group: &[(&String, Prompt<'_>)],
+    options: &GenerateOptions,
+    is_later: bool,
+    out: &mut Output,
+) -> Result<Vec<Text>, CliError> {
+    if is_later {
+        out.line("")?;
+    }
+    let mut written = Ok(());
+    let mut first = |piece: &str| {
+        written = out.piece(piece);
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let mut others = vec![|_: &str| ControlFlow::Continue(()); group.len() - 1];
+    let told = others.iter_mut().map(|told| told as &mut dyn FnMut(&str) -> ControlFlow<()>);
+    let told = std::iter::once(&mut first as &mut dyn FnMut(&str) -> ControlFlow<()>).chain(told);
+    let requests = group.iter().zip(told);
+    let requests =
+        requests.map(|((_, prompt), told)| TextRequest { prompt: *prompt, options, told }).collect();
+    let all = generator.generate_all(requests)?;
+    written?;
+    let mut texts = Vec::new();
+    for (i, (made, (prompt, _))) in all.iter().zip(group).enumerate() {
+        if i > 0 {
+            out.line("")?;
+            out.piece(&made.text)?;
+        }
+        out.line("")?;
+        out.flush()?;
+        let text = Text::new(prompt, made);
+        note(out, &text.line());
+        texts.push(text);
+    }
+    Ok(texts)
 }
 
 fn messages(args: &Args, text: &str) -> Vec<Message> {
@@ -252,13 +362,18 @@ fn note(out: &Output, text: &str) {
     }
 }
 
-fn session(args: &Args, folder: &ModelFolder, out: &Output) -> Result<Session, CliError> {
+fn open_session(
+    args: &Args,
+    folder: &ModelFolder,
+    arena: &Arc<SharedArena>,
+    out: &Output,
+) -> Result<Session, CliError> {
     let desc = args.cache.desc()?;
     let table = open_table(&args.device, true, &desc)?;
     let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
     let (graph, _) = load_on(&folder.graph(), None, &apis, false, out)?;
     let _spinner = out.progress("preparing", None);
-    let builder = Session::builder().graph(graph).context_desc(desc.clone()).shared_arena(SharedArena::new());
+    let builder = Session::builder().graph(graph).context_desc(desc.clone()).shared_arena(Arc::clone(arena));
     let builder = args.precision.apply(args.ending.apply(builder));
     let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
     Ok(table.into_iter().fold(builder, |b, context| b.context(context)).build()?)

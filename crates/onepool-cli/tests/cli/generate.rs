@@ -39,9 +39,53 @@ fn several_prompts_share_their_plans_and_seeds_repeat() {
     let tokens = |made: &serde_json::Value, at: usize| made["texts"][at]["tokens"].clone();
     assert_eq!(tokens(&made, 0), tokens(&made, 2));
     assert_ne!(tokens(&made, 0), tokens(&made, 1));
+    let alone = json(&[&sampled[..], &["--seed", "5", "--batch", "1"]].concat());
+    assert_eq!([0, 1, 2].map(|at| tokens(&alone, at)), [0, 1, 2].map(|at| tokens(&made, at)));
     assert!(made["plans"].as_u64().unwrap() <= 3, "{}", made["plans"]);
     let other = json(&[&sampled[..], &["--seed", "6"]].concat());
     assert_ne!(tokens(&made, 0), tokens(&other, 0));
+}
+
+#[test]
+fn grammars_guesses_and_caches_are_options() {
+    let dir = folder();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let first = |args: &[&str]| json(&[&["-p", "Hello", "--ignore-end"], args].concat())["texts"][0].take();
+    let schema = file(
+        "schema.json",
+        "{\"x-guidance\": {\"whitespace_flexible\": false}, \"type\": \"array\", \"items\": {\"enum\": [1, 2]}, \"maxItems\": 3}",
+    );
+    let made = first(&["--json-schema", &schema]);
+    let value: Vec<u32> = serde_json::from_str(made["text"].as_str().unwrap()).unwrap();
+    assert!(value.len() <= 3 && value.iter().all(|n| [1, 2].contains(n)), "{made}");
+    assert!(["grammar", "end"].contains(&made["finish"].as_str().unwrap()), "{made}");
+    let grammar = file("grammar.lark", "start: \"yes\" | \"no\"");
+    assert!(["yes", "no"].contains(&first(&["--grammar", &grammar])["text"].as_str().unwrap()));
+    assert_eq!(first(&["--regex", "(ab){2}"])["text"], "abab");
+
+    let plain = first(&["-n", "30"]);
+    let guessed =
+        first(&["-n", "30", "--draft", "models/tiny_llm/appending", "--draft-tokens", "2", "--lookup", "4"]);
+    assert_eq!(guessed["tokens"], plain["tokens"]);
+    assert!(guessed["guessed_tokens"].as_u64().unwrap() > 0, "{guessed}");
+    let cache = dir.path().join("chat");
+    let with = ["-n", "30", "--prompt-cache", cache.to_str().unwrap()];
+    assert_eq!(first(&with)["reused_tokens"], 0);
+    let again = first(&with);
+    assert_eq!((&again["reused_tokens"], &again["tokens"]), (&serde_json::json!(5), &plain["tokens"]));
+
+    fn given<'a>(args: &[&'a str]) -> Vec<&'a str> {
+        [&["generate", MODEL, "-d", "cpu", "-p", "Hello"], args].concat()
+    }
+    fails(root(), 2, &given(&["--regex", "a", "--grammar", "b"]), &["cannot be used with"]);
+    fails(root(), 1, &given(&["--json-schema", "none.json"]), &["none.json"]);
+    fails(root(), 2, &given(&["--regex", "("]), &["the grammar: "]);
+    std::fs::write(&cache, "other").unwrap();
+    fails(root(), 1, &given(&with), &["the file is damaged or no conversation"]);
 }
 
 #[test]

@@ -2,9 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod batch;
+mod conversation;
+#[path = "../support/devices.rs"]
+mod devices;
+#[cfg(feature = "grammar")]
+mod grammar;
+mod speculate;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use devices::devices;
 use onepool::Session;
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
@@ -16,19 +25,6 @@ use onepool::session::CancelToken;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny_llm").join(name)
-}
-
-/// The devices under test. One that `REQUIRE_BACKENDS` names must be there.
-fn devices() -> Vec<Context> {
-    let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
-    let mut opened = Vec::new();
-    for device in ["cpu", "sim", "sim:discrete", "vulkan", "opencl"] {
-        match Registry::with_defaults().open(device, &ContextDesc::default()) {
-            Ok(context) => opened.push(context),
-            Err(e) => assert!(!required.contains(device), "{device}: {e}"),
-        }
-    }
-    opened
 }
 
 fn cpu() -> Context {
@@ -98,7 +94,44 @@ fn greedy_tokens_are_those_of_onnxruntime_on_every_device() {
 }
 
 #[test]
-fn a_graph_that_appends_to_its_cache_gives_the_same_tokens_and_says_that_it_is_slow() {
+fn a_graph_that_appends_to_its_cache_gives_the_same_tokens_with_a_handful_of_plans() {
+    for context in devices() {
+        let name = &context.info().name;
+        let mut generator = open(&folder("appending"), &context, None).unwrap();
+        assert!(generator.remarks()[0].contains("each token copies it"), "{:?}", generator.remarks());
+        for (at, case) in expected("appending").iter().enumerate() {
+            let before = generator.session().plans_made();
+            let made = generate(&mut generator, &case.prompt, &exactly(case.tokens.len()));
+            assert_eq!(made.tokens, case.tokens, "{name}, after {:?}", case.prompt);
+            let plans = generator.session().plans_made() - before;
+            // One for the prompt, and one for each length of the cache: 64, 128 and 256 rows.
+            assert!(plans <= 4, "{name}: {plans} plans for prompt {at}");
+            generate(&mut generator, &case.prompt, &exactly(case.tokens.len()));
+            assert_eq!(
+                generator.session().plans_made() - before,
+                plans,
+                "{name}: the second time all is there"
+            );
+        }
+    }
+}
+
+/// The cache ends before a power of two, and prompts are longer than one run may be.
+#[test]
+fn a_cache_that_grows_to_its_end_gives_the_same_tokens() {
+    let case = &expected("appending")[0];
+    let mut small = open(&folder("appending"), &cpu(), Some(100)).unwrap();
+    let made = generate(&mut small, &case.prompt, &exactly(200));
+    assert_eq!((made.tokens.len(), made.finish), (100 - case.prompt_tokens.len() + 1, Finish::Context));
+    assert_eq!(made.tokens, case.tokens[..made.tokens.len()]);
+    // What was generated becomes the prompt, which runs in pieces where no filled up run has room.
+    let prompt: Vec<u32> = case.prompt_tokens.iter().chain(&case.tokens[..90]).copied().collect();
+    let made = small.generate(Prompt::Tokens(&prompt), &exactly(4), |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(made.tokens, case.tokens[90..94]);
+}
+
+#[test]
+fn a_graph_that_does_not_heed_its_mask_gives_the_same_tokens_and_says_that_it_is_slow() {
     for context in devices() {
         let mut generator = open(&folder("growing"), &context, None).unwrap();
         assert!(generator.remarks()[0].contains("planned anew"), "{:?}", generator.remarks());

@@ -1,0 +1,141 @@
+//! One run of a decoder: what goes in, what comes out, and how many tokens it takes.
+
+use std::ops::Range;
+
+use super::error::GenerateError;
+use super::io::DecoderIo;
+use super::logits::Logits;
+use crate::session::{Binding, RunOptions, Session};
+
+/// Fewer tokens of a prompt than this are filled up to it.
+const SMALLEST_CHUNK: usize = 8;
+
+/// What is to be run: tokens of one sequence, or one token of each of several.
+#[derive(Clone, Debug)]
+pub(super) struct Call<'a> {
+    pub(super) session: &'a Session,
+    pub(super) io: &'a DecoderIo,
+    pub(super) options: Option<&'a RunOptions>,
+    pub(super) sequences: Range<usize>,
+    pub(super) tokens: &'a [u32],
+    /// Tokens in the cache of every sequence there is.
+    pub(super) all_lens: &'a [usize],
+    /// The first token of which the logits are wanted.
+    pub(super) from: usize,
+    /// Positions that the model has.
+    pub(super) positions: usize,
+}
+
+/// What a run did.
+#[derive(Debug)]
+pub(super) struct Ran {
+    /// Tokens of each sequence that were taken.
+    pub(super) taken: usize,
+    /// The wanted logits of the tokens that were taken, or those of each sequence.
+    pub(super) logits: Vec<Vec<f32>>,
+}
+
+impl Call<'_> {
+    /// Tokens in the cache of each sequence that is run.
+    pub(super) fn lens(&self) -> &[usize] {
+        self.all_lens.get(self.sequences.clone()).unwrap_or_default()
+    }
+
+    /// Tokens of each sequence in a run of `size`, which may be filled up.
+    pub(super) fn real(&self, size: usize) -> usize {
+        if self.sequences.len() == 1 { size.min(self.tokens.len()) } else { 1 }
+    }
+
+    /// Writes tokens and positions of a run of `size`, filled up with zeros.
+    ///
+    /// # Errors
+    /// What the session says.
+    pub(super) fn write_tokens(
+        &self,
+        binding: &mut Binding<'static>,
+        size: usize,
+    ) -> Result<(), GenerateError> {
+        let (io, count) = (self.io, self.sequences.len());
+        let taken = if count == 1 { self.real(size) } else { count };
+        let mut values: Vec<i64> = self.tokens[..taken].iter().map(|t| i64::from(*t)).collect();
+        values.resize(count * size, 0);
+        io.ids.write(binding, count, 0, &values, || values.clone())?;
+        let Some(positions) = &io.positions else { return Ok(()) };
+        let last = self.positions.saturating_sub(1);
+        let values = self.lens().iter().flat_map(|len| (*len..len + size).map(|p| p.min(last) as i64));
+        let values: Vec<i64> = values.collect();
+        positions.write(binding, count, 0, &values, || values.clone())
+    }
+
+    /// # Errors
+    /// What the session says.
+    pub(super) fn run(&self, binding: &mut Binding<'static>) -> Result<(), GenerateError> {
+        match self.options {
+            Some(options) => binding.run_with(options)?,
+            None => binding.run()?,
+        }
+        Ok(())
+    }
+
+    /// What a run of `size` tokens gave.
+    ///
+    /// # Errors
+    /// What the session says.
+    pub(super) fn ran(
+        &self,
+        size: usize,
+        logits: &Logits,
+        binding: &Binding<'static>,
+    ) -> Result<Ran, GenerateError> {
+        let taken = self.real(size);
+        if logits.rows() < size && self.from + 1 < taken {
+            let what =
+                "the graph gives logits of the last token alone, and guesses need those of each".to_owned();
+            return Err(GenerateError::Unsupported(what));
+        }
+        let row = |sequence, row| logits.row(self.session, self.io, binding, sequence, row);
+        let logits = match self.sequences.len() {
+            1 => (self.from.min(taken)..taken).map(|at| row(0, at)).collect::<Result<_, _>>()?,
+            count => (0..count).map(|sequence| row(sequence, 0)).collect::<Result<_, _>>()?,
+        };
+        Ok(Ran { taken, logits })
+    }
+}
+
+/// Tokens of the next run: a power of two. `rest` tokens are left, the cache has `room`; a last run that `fills_up` may
+/// be larger than what is left.
+pub(super) fn chunk_size(rest: usize, room: usize, largest: usize, fills_up: bool) -> usize {
+    let whole = |n: usize| 1 << n.max(1).ilog2();
+    if rest <= 1 {
+        return 1;
+    }
+    let padded = rest.next_power_of_two().max(SMALLEST_CHUNK).min(largest);
+    if padded <= room && (fills_up || padded <= rest) { padded } else { whole(rest.min(room).min(largest)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_cut_into_few_sizes() {
+        let sizes = |tokens: usize, room: usize, fills_up: bool| {
+            let (mut rest, mut room, mut all) = (tokens, room, Vec::new());
+            while rest > 0 {
+                let size = chunk_size(rest, room, 64, fills_up);
+                assert!(size <= room && size.is_power_of_two());
+                all.push(size);
+                let real = size.min(rest);
+                (rest, room) = (rest - real, room - real);
+            }
+            all
+        };
+        assert_eq!(sizes(1, 10, true), [1]);
+        assert_eq!(sizes(2, 10, true), [8]);
+        assert_eq!(sizes(64, 99, true), [64]);
+        assert_eq!(sizes(150, 999, true), [64, 64, 32]);
+        assert_eq!(sizes(150, 151, true), [64, 64, 16, 4, 2]);
+        assert_eq!(sizes(5, 5, true), [4, 1]);
+        assert_eq!(sizes(150, 999, false), [64, 64, 16, 4, 2]);
+    }
+}
