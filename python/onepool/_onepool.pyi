@@ -126,7 +126,7 @@ class Stream:
             str,
             list[int],
             int,
-            Literal["end", "stop", "length", "context", "cancelled"],
+            Literal["end", "stop", "length", "context", "grammar", "cancelled"],
             float,
             float,
             float,

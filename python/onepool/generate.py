@@ -33,7 +33,7 @@ class Generated(NamedTuple):
     """Its tokens, without the one that ended it."""
     prompt_tokens: int
     """Number of tokens of the prompt."""
-    finish: Literal["end", "stop", "length", "context", "cancelled"]
+    finish: Literal["end", "stop", "length", "context", "grammar", "cancelled"]
     """Why it ended: by a token of the model's, a string of `stop`, `max_tokens`, a full cache, or `close`."""
     prepare_seconds: float
     """What planning took."""

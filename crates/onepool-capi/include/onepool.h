@@ -504,7 +504,8 @@ typedef enum onepool_finish {
     ONEPOOL_FINISH_STOP = 1,
     ONEPOOL_FINISH_LENGTH = 2,
     ONEPOOL_FINISH_CONTEXT = 3,
-    ONEPOOL_FINISH_CANCELLED = 4
+    ONEPOOL_FINISH_CANCELLED = 4,
+    ONEPOOL_FINISH_GRAMMAR = 5 /* its grammar allows nothing after it */
 } onepool_finish;
 
 /* A text that was made. */

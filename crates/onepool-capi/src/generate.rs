@@ -327,7 +327,8 @@ pub unsafe extern "C" fn onepool_generate(
         let mut generator = object.turn()?;
         let sampling = sampling(&opts, generator.folder().sampling())?;
         let max_tokens = (opts.max_tokens > 0).then_some(opts.max_tokens);
-        let options = GenerateOptions { max_tokens, sampling, stop, ignore_end, cancel };
+        let options =
+            GenerateOptions { max_tokens, sampling, stop, ignore_end, cancel, ..GenerateOptions::default() };
         let made = generator.generate(given.prompt(), &options, |piece| {
             match callback(user, piece.as_ptr().cast(), piece.len()) {
                 0 => ControlFlow::Continue(()),
@@ -350,6 +351,7 @@ impl GeneratedC {
             Finish::Length => 2,
             Finish::Context => 3,
             Finish::Cancelled => 4,
+            Finish::Grammar => 5,
         };
         let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         GeneratedC {

@@ -164,7 +164,8 @@ impl Generator {
         self.idle(py)?;
         let token = CancelToken::new();
         let cancel = Some(token.clone());
-        let options = GenerateOptions { max_tokens, sampling, stop, ignore_end, cancel };
+        let options =
+            GenerateOptions { max_tokens, sampling, stop, ignore_end, cancel, ..GenerateOptions::default() };
         let generator = Arc::clone(&self.generator);
         let (pieces, taken) = sync_channel(AHEAD);
         let work = move || tell(&generator, &given, &options, &pieces);
@@ -280,6 +281,7 @@ impl Stream {
             Finish::Length => "length",
             Finish::Context => "context",
             Finish::Cancelled => "cancelled",
+            Finish::Grammar => "grammar",
         };
         let [prepare, prompt, generation] =
             [made.prepare_time, made.prompt_time, made.generation_time].map(|time| time.as_secs_f64());
