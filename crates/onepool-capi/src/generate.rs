@@ -22,12 +22,13 @@ const MOST: usize = 1 << 16;
 const MOST_TOKENS: usize = 1 << 27;
 
 /// Why a text ended, its numbers and names in the header.
-pub const FINISHES: [(u32, &str); 5] = [
+pub const FINISHES: [(u32, &str); 6] = [
     (0, "ONEPOOL_FINISH_END"),
     (1, "ONEPOOL_FINISH_STOP"),
     (2, "ONEPOOL_FINISH_LENGTH"),
     (3, "ONEPOOL_FINISH_CONTEXT"),
     (4, "ONEPOOL_FINISH_CANCELLED"),
+    (5, "ONEPOOL_FINISH_GRAMMAR"),
 ];
 
 /// `onepool_text_callback` of the header.

@@ -54,7 +54,9 @@ fn functions_of_the_header_are_the_symbols_of_the_library() {
     let shared = library("libonepool_capi.so");
     let said = run(&["nm", "--dynamic", "--defined-only", shared.to_str().unwrap()]);
     let symbols: BTreeSet<&str> = said.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
-    let symbols: BTreeSet<&str> = symbols.iter().map(|name| name.split('@').next().unwrap()).collect();
+    let symbols = symbols.iter().map(|name| name.split('@').next().unwrap());
+    // A build together with the program has its crate for grammars too, which declares functions for C of its own.
+    let symbols: BTreeSet<&str> = symbols.filter(|name| !name.starts_with("llg_")).collect();
     assert_eq!(declared, symbols, "the header's and the library's");
     // Each of them is given bad input, and each is said to be by its documentation.
     let programs = ["bad_input.c", "generate.c"]
