@@ -1,7 +1,8 @@
 //! Text from language models.
 //!
 //! A [`ModelFolder`] has the settings, tokenizer and chat template that onnxruntime-genai or the transformers library
-//! export with a decoder's graph, or those in a GGUF file. A [`Generator`] runs the graph on a [`Session`] and gives text as it comes.
+//! export with a decoder's graph, or those in a GGUF file. A [`Generator`] runs the graph on a
+//! [`Session`](crate::Session) and gives text as it comes.
 //!
 //! ```no_run
 //! use std::ops::ControlFlow;
