@@ -74,18 +74,19 @@ const SANITIZER_CRASHED: &str = "LeakSanitizer has encountered a fatal error";
 pub(crate) fn run(words: &[&str]) -> String {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).env("ASAN_OPTIONS", "detect_leaks=1");
-    // As an application's process has it. A program that ends while a driver still starts its threads crashes LeakSanitizer.
-    command.env_remove("ONEPOOL_IMPORT_COSTS");
-    let mut tries = 3;
+    let mut tries = 0;
     let output = loop {
         let output = command.output();
         let output = output.unwrap_or_else(|e| panic!("{}: {e}; scripts/setup installs it", words[0]));
-        tries -= 1;
-        // LeakSanitizer sometimes crashes itself where it looks at threads, after the program is over.
         let crashed = String::from_utf8_lossy(&output.stderr).contains(SANITIZER_CRASHED);
-        if !crashed || tries == 0 {
+        tries += 1;
+        if !crashed || tries == 8 {
             break output;
         }
+        // GCC's LeakSanitizer crashes itself in some environments, after the program is over: the next try has another.
+        let kept = ["PATH", "HOME"].map(|name| (name, std::env::var(name).unwrap_or_default()));
+        command.env_clear().envs(kept).env("ASAN_OPTIONS", "detect_leaks=1");
+        command.env("PADDING", "-".repeat(24 * tries));
     };
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {}\n{said}\n{errors}", output.status);
