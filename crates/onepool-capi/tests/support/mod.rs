@@ -80,7 +80,7 @@ pub(crate) fn run(words: &[&str]) -> String {
         let output = output.unwrap_or_else(|e| panic!("{}: {e}; scripts/setup installs it", words[0]));
         let crashed = String::from_utf8_lossy(&output.stderr).contains(SANITIZER_CRASHED);
         tries += 1;
-        if !crashed || tries == 8 {
+        if !crashed || tries == 24 {
             break output;
         }
         // GCC's LeakSanitizer crashes itself in some environments, after the program is over: the next try has another.
