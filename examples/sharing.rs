@@ -1,16 +1,19 @@
 //! What several sessions of one model, or of its parts, hold together: parameters and intermediate tensors apart and
-//! shared.
+//! shared. Sessions of one file share its parameters by themselves, so those apart have a copy of the files each.
 //!
 //! `cargo run --example sharing -- vulkan 4 model.onnx` opens four sessions of one model, each from its file;
 //! `cargo run --example sharing -- vulkan 1 step.onnx out.onnx` one of each of two parts that have weights in common.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::registry::Registry;
 use onepool::session::{ParamStore, SharedArena};
-use onepool::{Error, HostRegion, Session};
+use onepool::{HostRegion, Session};
+
+type Error = Box<dyn std::error::Error>;
 
 /// Bytes that sessions hold.
 struct Held {
@@ -51,19 +54,41 @@ fn arguments(args: &[String]) -> Option<(&str, usize, &[String])> {
 fn measure(device: &str, count: usize, models: &[String], shared: bool) -> Result<Held, Error> {
     let context = Registry::with_defaults().open(device, &ContextDesc::default())?;
     let (store, arena) = (ParamStore::new(), SharedArena::new());
+    let copies = std::env::temp_dir().join(format!("onepool-sharing-{}", std::process::id()));
     let mut sessions = Vec::new();
     for model in models.iter().flat_map(|model| std::iter::repeat_n(model, count)) {
+        let own = copies.join(sessions.len().to_string());
+        let model = if shared { PathBuf::from(model) } else { copied(Path::new(model), &own)? };
         let mut builder = Session::builder().model(model).context(context.clone());
         if shared {
             builder = builder.params(Arc::clone(&store)).shared_arena(Arc::clone(&arena));
         }
         sessions.push(builder.build()?);
     }
+    if !shared {
+        // The parameters are in memory.
+        std::fs::remove_dir_all(&copies)?;
+    }
     // Memory is had when it is bound.
     let bindings = sessions.iter().map(|s| s.bind().build()).collect::<Result<Vec<_>, _>>()?;
     let planned: u64 = bindings.iter().flat_map(|b| &b.plan().arenas).map(|arena| arena.bytes).sum();
     let arenas = if shared { arena.usage().bytes } else { planned };
     Ok(Held { device: on_device(&context), host: on_host(&sessions), arenas })
+}
+
+/// The model in a copy of its folder.
+fn copied(model: &Path, to: &Path) -> std::io::Result<PathBuf> {
+    std::fs::create_dir_all(to)?;
+    let name = model.file_name().unwrap_or_default();
+    for entry in
+        std::fs::read_dir(model.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
+    {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(to.join(name))
 }
 
 fn on_device(context: &Context) -> u64 {

@@ -157,6 +157,46 @@ fn computed_parts_are_written_where_they_belong() {
     });
 }
 
+/// Each join begins with all that the one before it has, as in dense blocks: all are one memory.
+#[test]
+fn joins_that_grow_are_one_memory() {
+    moved_by(0, |case| {
+        let mut parts = vec![case.relu(0), case.neg(1)];
+        for _ in 0..4 {
+            let joined = case.join(&parts);
+            let made = case.neg(joined);
+            let [first, _] = case.split(made, 2);
+            parts.push(case.relu(first));
+        }
+        let all = case.join(&parts);
+        let y = case.neg(all);
+        case.output(y);
+    });
+}
+
+/// What is joined in another order, or with something between, is not where the later join needs it.
+#[test]
+fn joins_of_other_orders_keep_their_values() {
+    for order in [[1, 0, 2], [0, 2, 1], [2, 0, 1], [0, 0, 1], [0, 1, 0]] {
+        // The first join as a whole, after another part.
+        let is_whole = order == [2, 0, 1];
+        for device in DEVICES {
+            let context = open(device);
+            let mut case = Case::new(64);
+            let parts = [case.relu(0), case.neg(1), case.neg(0)];
+            let one = case.join(&parts[..2]);
+            let other = case.join(&order.map(|at| parts[at]));
+            for x in [one, other] {
+                let y = case.neg(x);
+                case.output(y);
+            }
+            let (_, commands) = case.check(&context).unwrap();
+            assert_eq!(commands == 0, is_whole, "{order:?} on {device}");
+            assert_eq!(context.validation_messages(), Vec::<String>::new());
+        }
+    }
+}
+
 #[test]
 fn slices_are_read_where_they_are() {
     moved_by(0, |case| {

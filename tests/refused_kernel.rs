@@ -11,7 +11,6 @@ use std::sync::Arc;
 use onepool::backend::vulkan::VulkanDriver;
 use onepool::backend::{ContextDesc, Driver};
 use onepool::device::Context;
-use onepool::kernel::Requires;
 use onepool::ops::Operator;
 use onepool::ops::linalg::MatMul;
 use onepool::{DType, GraphBuilder, Session, Tensor};
@@ -29,19 +28,7 @@ fn a_refused_kernel_is_replaced_and_reported() {
             return eprintln!("not tested: {error}");
         }
     };
-    let real_features = real.info().features;
-    let promised = [
-        Requires::MATRIX_F16,
-        Requires::COOPERATIVE_MATRIX,
-        Requires::VULKAN_MEMORY_MODEL,
-        Requires::FLOAT16,
-        Requires::STORAGE_16,
-        Requires::SUBGROUP_BASIC,
-    ];
-    let features = promised.into_iter().fold(real_features, Requires::union);
-    let disguised = Disguised::new(real, |info| {
-        (info.features, info.subgroup, info.prefers_texels) = (features, 32, false);
-    });
+    let disguised = Disguised::with_matrices(real, |_| {});
     let context = Context::new(Arc::new(disguised.refusing("gemm_matrix_f16")));
 
     let mut g = GraphBuilder::new("product");

@@ -3,33 +3,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/devices.rs"]
+mod devices;
+
 use std::sync::Arc;
 
-use onepool::backend::ContextDesc;
-use onepool::device::Context;
+use devices::devices;
 use onepool::ops::Operator;
 use onepool::ops::index::Gather;
 use onepool::ops::linalg::MatMul;
 use onepool::ops::movement::Transpose;
-use onepool::registry::Registry;
 use onepool::session::ParamStore;
 use onepool::{DType, Graph, GraphBuilder, Session, Shape, Tensor, TensorInfo};
 
 const VOCABULARY: usize = 640;
 const WIDTH: usize = 64;
-
-/// The devices under test. One that `REQUIRE_BACKENDS` names must be there.
-fn devices() -> Vec<Context> {
-    let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
-    let mut opened = Vec::new();
-    for device in ["cpu", "sim", "vulkan", "opencl"] {
-        match Registry::with_defaults().open(device, &ContextDesc::default()) {
-            Ok(context) => opened.push(context),
-            Err(e) => assert!(!required.contains(device), "{device}: {e}"),
-        }
-    }
-    opened
-}
 
 fn weight(dtype: DType) -> Tensor {
     let values = (0..VOCABULARY * WIDTH).map(|i| ((i * 7919 + i / 97) % 1013) as f32 / 506.0 - 1.0);

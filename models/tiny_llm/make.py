@@ -2,7 +2,8 @@
 """Makes the tiny language models of this folder, their tokenizer, and the tokens that onnxruntime gives.
 
 The weights are random and seeded: what the models write is no language. `fixed` has the graph of onnxruntime-genai's
-model builder (MatMulNBits, GroupQueryAttention), whose cache has a fixed length; `appending` has plain operators and
+model builder (MatMulNBits, GroupQueryAttention), whose cache has a fixed length; `paged` has the same weights and a cache
+in pages (PagedAttention), which onnxruntime has for CUDA alone, so its tokens are those of `fixed`; `appending` has plain operators and
 appends to its cache, as exports of the transformers library do; `growing` does so too, but reads only the length of its
 mask. Needs numpy, onnx, onnxruntime and tokenizers.
 """
@@ -113,10 +114,13 @@ class Graph:
         onnx.save(model, path)
 
 
+# Where the tokens of each sequence end, how many it has already, and its pages: names of onnxruntime-genai.
+PAGED = ["cumulative_sequence_lengths", "past_sequence_lengths", "block_table"]
 FIXED = dict(layers=2, hidden=64, heads=4, kv=2, ffn=128, context=512)
 
 
-def make_fixed(path):
+def make_fixed(path, paged=False):
+    """With a cache of a fixed length, or `paged`: tokens without padding and a cache in pages."""
     g, c, block = Graph(7), FIXED, 32
     head, half = c["hidden"] // c["heads"], c["hidden"] // c["heads"] // 2
 
@@ -127,11 +131,12 @@ def make_fixed(path):
         inputs = [x, g.weight(f"{name}.codes", codes), g.weight(f"{name}.scales", scales)]
         return g.node("MatMulNBits", inputs, name, domain="com.microsoft", K=k, N=n, bits=4, block_size=block)
 
-    total = g.node("ReduceSum", ["attention_mask", g.integers("axis", [1])], "valid", keepdims=0)
-    last = g.node("Sub", [total, g.integers("one", [1])], "last")
-    lens = g.node("Cast", [last], "lens", to=TensorProto.INT32)
-    size = g.node("Gather", [g.node("Shape", ["attention_mask"], "mask_shape"), g.integers("second", 1)], "size", axis=0)
-    total = g.node("Cast", [size], "total", to=TensorProto.INT32)
+    if not paged:
+        total = g.node("ReduceSum", ["attention_mask", g.integers("axis", [1])], "valid", keepdims=0)
+        last = g.node("Sub", [total, g.integers("one", [1])], "last")
+        lens = g.node("Cast", [last], "lens", to=TensorProto.INT32)
+        size = g.node("Gather", [g.node("Shape", ["attention_mask"], "mask_shape"), g.integers("second", 1)], "size", axis=0)
+        total = g.node("Cast", [size], "total", to=TensorProto.INT32)
     inverse = 1.0 / 1e4 ** (np.arange(0, head, 2, dtype=np.float32) / head)
     angles = np.outer(np.arange(c["context"], dtype=np.float32), inverse)
     g.weight("cos", np.cos(angles).astype(np.float32))
@@ -152,8 +157,9 @@ def make_fixed(path):
         y, x = norm(f"layer{i}.norm", x, skip)
         width = (c["heads"] + 2 * c["kv"]) * head
         qkv = product(f"layer{i}.qkv", y, c["hidden"], width, 1.4 * gain)
-        attention = g.node("GroupQueryAttention",
-                           [qkv, "", "", f"past_key_values.{i}.key", f"past_key_values.{i}.value", lens, total, "cos", "sin"],
+        cache = [f"past_key_values.{i}.key", f"past_key_values.{i}.value"]
+        places = PAGED if paged else [lens, total]
+        attention = g.node("PagedAttention" if paged else "GroupQueryAttention", [qkv, "", "", *cache, *places, "cos", "sin"],
                            f"layer{i}.attention", [f"layer{i}.attention", f"present.{i}.key", f"present.{i}.value"],
                            domain="com.microsoft", num_heads=c["heads"], kv_num_heads=c["kv"], scale=1 / math.sqrt(head), do_rotary=1)
         skip = product(f"layer{i}.out", attention, c["hidden"], c["hidden"], 2 * deep * gain)
@@ -168,11 +174,17 @@ def make_fixed(path):
     i64, f32 = TensorProto.INT64, TensorProto.FLOAT
     caches = [(i, part) for part in ("key", "value") for i in range(c["layers"])]
     inputs = [("input_ids", i64, ["batch", "tokens"]), ("attention_mask", i64, ["batch", "total"])]
-    inputs += [(f"past_key_values.{i}.{p}", f32, ["batch", c["kv"], "past", head]) for i, p in caches]
-    outputs = [("logits", f32, ["batch", "tokens", VOCABULARY])]
-    outputs += [(f"present.{i}.{p}", f32, ["batch", c["kv"], "total", head]) for i, p in caches]
+    past, present = ["batch", c["kv"], "past", head], ["batch", c["kv"], "total", head]
+    if paged:
+        sizes = [["ends"], ["sequences"], ["sequences", "most_pages"]]
+        inputs = [("input_ids", i64, ["tokens"]), *((n, TensorProto.INT32, s) for n, s in zip(PAGED, sizes))]
+        past = present = ["pages", "rows", c["kv"], head]
+    inputs += [(f"past_key_values.{i}.{p}", f32, past) for i, p in caches]
+    outputs = [("logits", f32, [*inputs[0][2], VOCABULARY])]
+    outputs += [(f"present.{i}.{p}", f32, present) for i, p in caches]
     g.save(os.path.join(path, "model.onnx"), inputs, outputs)
-    names = dict(inputs=dict(input_ids="input_ids", attention_mask="attention_mask", past_key_names="past_key_values.%d.key",
+    known = {n: n for n, _, _ in inputs[:-2 * c["layers"]]}
+    names = dict(inputs=dict(**known, past_key_names="past_key_values.%d.key",
                              past_value_names="past_key_values.%d.value"),
                  outputs=dict(logits="logits", present_key_names="present.%d.key", present_value_names="present.%d.value"))
     decoder = dict(filename="model.onnx", head_size=head, hidden_size=c["hidden"], num_attention_heads=c["heads"],
@@ -368,11 +380,12 @@ def expected(path, layers, kv, head, tokenizer, most):
 def main():
     from tokenizers import Tokenizer
     tokenizer = make_tokenizer()
-    for name in ("fixed", "appending", "growing"):
+    for name in ("fixed", "paged", "appending", "growing"):
         folder = os.path.join(HERE, name)
         write(os.path.join(folder, "tokenizer.json"), tokenizer)
         write(os.path.join(folder, "tokenizer_config.json"), dict(bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE))
     make_fixed(os.path.join(HERE, "fixed"))
+    make_fixed(os.path.join(HERE, "paged"), paged=True)
     make_appending(os.path.join(HERE, "appending"))
     make_growing(os.path.join(HERE, "growing"))
     tokens = Tokenizer.from_file(os.path.join(HERE, "fixed", "tokenizer.json"))

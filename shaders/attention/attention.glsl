@@ -1,6 +1,7 @@
 // The common part of the kernels of scaled dot product attention: sizes, strides, and masking.
 // Bindings 0 to 2 are queries, keys and values, declared by the kernels; SINKS is the number of another. With ONLY_SINKS
-// there are no masks and no numbers of valid keys.
+// there are no masks and no numbers of valid keys. With PAGED keys and values lie in pages of a cache, which a table names,
+// and after each number of valid keys comes the row of the table; PAGES_AT is the number of its binding.
 #ifndef ONEPOOL_ATTENTION_GLSL
 #define ONEPOOL_ATTENTION_GLSL
 
@@ -36,6 +37,13 @@ layout(set = 0, binding = 3, std430) readonly buffer Mask { T mask[]; };
 layout(set = 0, binding = 4, std430) readonly buffer Lens { int lens[]; };
 #endif
 layout(set = 0, binding = SINKS, std430) readonly buffer Sinks { T sinks[]; };
+
+#ifdef PAGED
+layout(set = 0, binding = PAGES_AT, std430) readonly buffer Pages { int pages[]; };
+SPEC(14, uint, PAGE, 1u);    // rows of a page
+SPEC(15, uint, PAGES, 1u);   // pages of a row of the table
+SPEC(16, uint, BLOCKS, 1u);  // pages that there are
+#endif
 
 layout(push_constant) uniform Params
 {
@@ -79,6 +87,17 @@ void begin(uint b, uint h)
         valid = clamp(len, 0, int(p.kv_len));
         offset = len - int(p.q_len);
     }
+#endif
+}
+
+// The row of the cache that has key `j`, -1 where no page has it.
+int key_row(uint j)
+{
+#ifdef PAGED
+    int page = pages[uint(lens[batch * LEN_WORDS + 1u]) * PAGES + min(j / PAGE, PAGES - 1u)];
+    return page >= 0 && page < int(BLOCKS) ? page * int(PAGE) + int(j % PAGE) : -1;
+#else
+    return int(j);
 #endif
 }
 

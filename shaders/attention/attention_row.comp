@@ -40,7 +40,7 @@ const uint REGISTER_TEXELS = 4u;
             WORK;                                       \
         }                                               \
     } else {                                            \
-        for (uint d = 0u; d < TEXELS; ++d) {            \
+        [[dont_unroll]] for (uint d = 0u; d < TEXELS; ++d) { \
             WORK;                                       \
         }                                               \
     }

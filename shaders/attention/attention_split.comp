@@ -1,9 +1,15 @@
 // Attention of few queries to many keys, as in decoding: a work-group does QUERIES queries that read the same keys, and
 // one of PARTS parts of those keys. attention_merge.comp makes one of the parts. Vectors are whole groups of four.
+// With FRESH the keys and values of the queries' own positions are not in the caches yet: queries and new keys are rotated
+// here, and the first work-group that needs a new vector writes it to its row.
 // variant: f32       T=f32 VEC=vec4
 // variant: f32_bool  T=f32 VEC=vec4 BOOL_MASK EXT_INT8
 // variant: f16       T=f16 VEC=f16vec4 EXT_STORAGE16
 // variant: f16_bool  T=f16 VEC=f16vec4 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f32_fresh T=f32 VEC=vec4 FRESH
+// variant: f16_fresh T=f16 VEC=f16vec4 EXT_STORAGE16 FRESH
+// variant: f32_paged T=f32 VEC=vec4 PAGED
+// variant: f16_paged T=f16 VEC=f16vec4 EXT_STORAGE16 PAGED
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -13,14 +19,30 @@
 layout(local_size_x = 128) in;
 
 layout(set = 0, binding = 0, std430) readonly buffer Q { VEC q[]; };
+#ifdef FRESH
+layout(set = 0, binding = 1, std430) buffer K { VEC k[]; };
+layout(set = 0, binding = 2, std430) buffer V { VEC v[]; };
+layout(set = 0, binding = 7, std430) readonly buffer NewK { VEC new_k[]; };
+layout(set = 0, binding = 8, std430) readonly buffer NewV { VEC new_v[]; };
+layout(set = 0, binding = 9, std430) readonly buffer Cos { T cosines[]; };
+layout(set = 0, binding = 10, std430) readonly buffer Sin { T sines[]; };
+#else
 layout(set = 0, binding = 1, std430) readonly buffer K { VEC k[]; };
 layout(set = 0, binding = 2, std430) readonly buffer V { VEC v[]; };
+#endif
 #define SINKS 6
+#define PAGES_AT 7
 #include "attention.glsl"
 layout(set = 0, binding = 5, std430) writeonly buffer Parts { float parts[]; };
 SPEC(6, uint, COLS, 16u);     // groups of four in a value, rounded up to a power of two of 1 to 64
 SPEC(7, uint, QUERIES, 1u);   // of a work-group, 1 to QUERIES_MAX
 SPEC(9, uint, PARTS, 1u);     // of the keys
+#ifdef FRESH
+SPEC(10, uint, PACKED, 0u);       // whether new keys and values lie behind the queries of their row
+SPEC(11, uint, ROTATED, 0u);      // elements of a vector that are
+SPEC(12, uint, INTERLEAVED, 0u);  // whether a pair is two neighbours, not one of each half
+SPEC(13, uint, TABLE_ROWS, 1u);
+#endif
 
 const uint QUERIES_MAX = 8u;  // rust: the most queries of a work-group
 const uint KEYS = 256u;       // rust: the most keys of a part
@@ -39,6 +61,48 @@ uint place(uint kv, uint i)
 {
     return (batch * p.q_heads + kv * p.share + i % p.share) * p.q_len + i / p.share;
 }
+
+#ifdef FRESH
+// The group of four that group `i` of a vector is rotated with.
+uint partner(uint i)
+{
+    uint half_groups = ROTATED / 8u;
+    if (INTERLEAVED != 0u || 4u * i >= ROTATED) {
+        return i;
+    }
+    return i < half_groups ? i + half_groups : i - half_groups;
+}
+
+// Group `i` of a vector at a position; `other` is its partner.
+vec4 rotated(vec4 own, vec4 other, uint i, int position)
+{
+    if (4u * i >= ROTATED) {
+        return own;
+    }
+    uint pairs = ROTATED / 2u;
+    uint row = uint(clamp(position, 0, int(TABLE_ROWS) - 1)) * pairs;
+    if (INTERLEAVED != 0u) {
+        row += 2u * i;
+        vec2 c = vec2(float(cosines[row]), float(cosines[row + 1u]));
+        vec2 s = vec2(float(sines[row]), float(sines[row + 1u]));
+        return vec4(c.x * own.x - s.x * own.y, s.x * own.x + c.x * own.y, c.y * own.z - s.y * own.w, s.y * own.z + c.y * own.w);
+    }
+    bool second = 4u * i >= pairs;
+    row += second ? 4u * i - pairs : 4u * i;
+    vec4 c = vec4(float(cosines[row]), float(cosines[row + 1u]), float(cosines[row + 2u]), float(cosines[row + 3u]));
+    vec4 s = vec4(float(sines[row]), float(sines[row + 1u]), float(sines[row + 2u]), float(sines[row + 3u]));
+    return second ? s * other + c * own : c * own - s * other;
+}
+
+// Where the new vector of row `row` begins, of keys (`part` is 0) or values (1).
+uint fresh_at(uint part, uint kv, uint row)
+{
+    uint kv_heads = p.q_heads / p.share;
+    uint width = PACKED != 0u ? p.q_row : kv_heads * p.head;
+    uint before = PACKED != 0u ? p.q_heads + part * kv_heads : 0u;
+    return (batch * p.q_len + row) * width + (before + kv) * p.head;
+}
+#endif
 
 void main()
 {
@@ -63,7 +127,13 @@ void main()
     for (uint i = t; i < count * quads; i += 128u) {
         uint n = first_query + i / quads;
         uint from = p.q_first + batch * p.q_batch + (kv * p.share + n % p.share) * p.q_head + n / p.share * p.q_row;
+#ifdef FRESH
+        vec4 own = vec4(q[from / 4u + i % quads]);
+        vec4 other = vec4(q[from / 4u + partner(i % quads)]);
+        query[i] = rotated(own, other, i % quads, offset + int(n / p.share));
+#else
         query[i] = vec4(q[from / 4u + i % quads]);
+#endif
     }
     // The keys that any of the queries sees, in equal parts.
     ivec2 range = seen(first_query / p.share, (first_query + count - 1u) / p.share + 1u);
@@ -80,10 +150,29 @@ void main()
         [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
             own[n] = 0.0;
         }
-        if (key < keys) {
-            uint from = (k_first + (first + key) * p.k_row) / 4u;
+        int stored = key < keys ? key_row(first + key) : -1;
+        if (stored >= 0) {
+            uint from = (k_first + uint(stored) * p.k_row) / 4u;
+#ifdef FRESH
+            int row = int(first + key) - offset;
+            bool own_row = row >= 0 && row < int(p.q_len);
+            uint fresh = own_row ? fresh_at(0u, kv, uint(row)) / 4u : 0u;
+            bool writes = own_row && uint(row) * p.share - first_query < count;
+#endif
             for (uint i = lane; i < quads; i += LANES) {
+#ifdef FRESH
+                vec4 quad;
+                if (own_row) {
+                    quad = rotated(vec4(new_k[fresh + i]), vec4(new_k[fresh + partner(i)]), i, int(first + key));
+                    if (writes) {
+                        k[from + i] = VEC(quad);
+                    }
+                } else {
+                    quad = vec4(k[from + i]);
+                }
+#else
                 vec4 quad = vec4(k[from + i]);
+#endif
                 [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
                     if (n < QUERIES) {
                         own[n] += dot(query[n * quads + i], quad);
@@ -103,7 +192,8 @@ void main()
                 float s = sums[n][from][lane] + sums[n][from + 1u][lane] + sums[n][from + 2u][lane] + sums[n][from + 3u][lane];
                 uint i = first_query + own_query;
                 head = kv * p.share + i % p.share;
-                scores[own_query * KEYS + key] = masked(capped(s * p.scale), bias(i / p.share, first + key));
+                float add = stored < 0 ? HIDDEN : bias(i / p.share, first + key);
+                scores[own_query * KEYS + key] = masked(capped(s * p.scale), add);
             }
         }
         barrier();
@@ -154,7 +244,25 @@ void main()
         result[n] = vec4(0.0);
     }
     for (uint key = strip; key < keys && 4u * col < p.v_head; key += strips) {
-        vec4 quad = vec4(v[(v_first + (first + key) * p.v_row) / 4u + col]);
+        int stored = key_row(first + key);
+        if (stored < 0) {
+            continue;
+        }
+        uint at = (v_first + uint(stored) * p.v_row) / 4u + col;
+#ifdef FRESH
+        int row = int(first + key) - offset;
+        vec4 quad;
+        if (row >= 0 && row < int(p.q_len)) {
+            quad = vec4(new_v[fresh_at(1u, kv, uint(row)) / 4u + col]);
+            if (uint(row) * p.share - first_query < count) {
+                v[at] = VEC(quad);
+            }
+        } else {
+            quad = vec4(v[at]);
+        }
+#else
+        vec4 quad = vec4(v[at]);
+#endif
         [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
             if (n < count) {
                 result[n] = fma(vec4(scores[n * KEYS + key]), quad, result[n]);

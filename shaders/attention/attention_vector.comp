@@ -3,6 +3,8 @@
 // variant: f32_bool  T=f32 BOOL_MASK EXT_INT8
 // variant: f16       T=f16 EXT_STORAGE16
 // variant: f16_bool  T=f16 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f32_paged T=f32 PAGED
+// variant: f16_paged T=f16 EXT_STORAGE16 PAGED
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -15,6 +17,7 @@ layout(set = 0, binding = 0, std430) readonly buffer Q { T q[]; };
 layout(set = 0, binding = 1, std430) readonly buffer K { T k[]; };
 layout(set = 0, binding = 2, std430) readonly buffer V { T v[]; };
 #define SINKS 6
+#define PAGES_AT 7
 #include "attention.glsl"
 layout(set = 0, binding = 5, std430) writeonly buffer Y { T y[]; };
 SPEC(6, uint, COLS, 256u);    // elements of a value, rounded up to a power of two of 32 to 256
@@ -75,8 +78,9 @@ void main()
         [[unroll]] for (uint s = 0u; s < SUBS; ++s) {
             uint n = key + s * (KEYS / SUBS) + t / PARTS;
             float product = 0.0;
-            if (int(n) < range.y) {
-                uint from = k_first + n * p.k_row;
+            int stored = int(n) < range.y ? key_row(n) : -1;
+            if (stored >= 0) {
+                uint from = k_first + uint(stored) * p.k_row;
                 for (uint d = t % PARTS; d < p.head; d += PARTS) {
                     product = fma(query[d], float(k[from + d]), product);
                 }
@@ -85,7 +89,7 @@ void main()
         }
         barrier();
         float s = HIDDEN;
-        if (int(key + t) < range.y) {
+        if (int(key + t) < range.y && key_row(key + t) >= 0) {
             float product = 0.0;
             [[unroll]] for (uint n = 0u; n < PARTS; ++n) {
                 product += parts[t * PARTS + n];
@@ -103,7 +107,10 @@ void main()
         if (col < p.v_head) {
             uint count = min(KEYS, uint(range.y) - key);
             for (uint n = strip; n < count; n += 256u / COLS) {
-                sum = fma(probs[n], float(v[v_first + (key + n) * p.v_row + col]), sum);
+                int stored = key_row(key + n);
+                if (stored >= 0) {
+                    sum = fma(probs[n], float(v[v_first + uint(stored) * p.v_row + col]), sum);
+                }
             }
         }
         barrier();

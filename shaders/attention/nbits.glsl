@@ -17,6 +17,9 @@ SPEC(7, uint, SWAP, 0u);     // 1 where the first of two codes has the higher bi
 #ifdef WHOLE_UNITS
 layout(set = 0, binding = 0, std430) readonly buffer A { VEC a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { uvec4 b[]; };
+#elif defined(MATRICES)
+layout(set = 0, binding = 0, std430) readonly buffer A { uvec4 a[]; };
+layout(set = 0, binding = 1, std430) readonly buffer B { uvec2 b[]; };
 #else
 layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { uint b[]; };
@@ -27,6 +30,13 @@ layout(set = 0, binding = 4, std430) readonly buffer Zeros { T zeros[]; };
 layout(set = 0, binding = 5, std430) readonly buffer Bias { T bias[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer Y { T y[]; };
 layout(set = 0, binding = 7, std430) readonly buffer Book { float book[]; };
+#ifdef GATED
+layout(set = 0, binding = 8, std430) readonly buffer OtherB { uvec4 other_b[]; };
+layout(set = 0, binding = 9, std430) readonly buffer OtherScales { T other_scales[]; };
+layout(set = 0, binding = 10, std430) readonly buffer OtherCodes { uint8_t other_zero_codes[]; };
+layout(set = 0, binding = 11, std430) readonly buffer OtherZeros { T other_zeros[]; };
+layout(set = 0, binding = 12, std430) readonly buffer OtherBias { T other_bias[]; };
+#endif
 
 layout(push_constant) uniform Params
 {
@@ -48,17 +58,23 @@ float number(uint word, uint i)
 }
 
 // Scale and zero point of the block that code `k` of a column lies in.
-vec2 block_of(uint column, uint k)
-{
-    uint block = k / p.block;
-    float zero = BOOK != 0u ? 0.0 : float(1u << (BITS - 1u));
-    if (ZEROS == ZEROS_CODES) {
-        uint bits = uint(zero_codes[column * p.zero_bytes + block * BITS / 8u]);
-        zero = float((bits >> (block * BITS & 7u)) & MASK);
-    } else if (ZEROS == ZEROS_NUMBERS) {
-        zero = float(zeros[column * p.blocks + block]);
+#define BLOCK_OF(NAME, SCALES_OF, CODES_OF, ZEROS_OF)                                          \
+    vec2 NAME(uint column, uint k)                                                              \
+    {                                                                                           \
+        uint block = k / p.block;                                                               \
+        float zero = BOOK != 0u ? 0.0 : float(1u << (BITS - 1u));                               \
+        if (ZEROS == ZEROS_CODES) {                                                             \
+            uint bits = uint(CODES_OF[column * p.zero_bytes + block * BITS / 8u]);              \
+            zero = float((bits >> (block * BITS & 7u)) & MASK);                                 \
+        } else if (ZEROS == ZEROS_NUMBERS) {                                                    \
+            zero = float(ZEROS_OF[column * p.blocks + block]);                                  \
+        }                                                                                       \
+        return vec2(float(SCALES_OF[column * p.blocks + block]), zero);                         \
     }
-    return vec2(float(scales[column * p.blocks + block]), zero);
-}
+
+BLOCK_OF(block_of, scales, zero_codes, zeros)
+#ifdef GATED
+BLOCK_OF(other_block_of, other_scales, other_zero_codes, other_zeros)
+#endif
 
 #endif

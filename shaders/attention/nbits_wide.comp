@@ -1,7 +1,11 @@
 // Few rows times weights of few bits that are read 16 bytes at a time: a team of 32 invocations computes COLS columns,
 // SPLIT teams sum parts of the same ones. Blocks are whole units of 16 bytes, and every column is whole blocks.
-// variant: f32  T=f32 VEC=vec4 EXT_INT8
-// variant: f16  T=f16 VEC=f16vec4 EXT_STORAGE16 EXT_INT8
+// With GATED there are two matrices of one form, and the result is a function of the first product times the second:
+// columns of the first and of the second alternate among those of a team.
+// variant: f32        T=f32 VEC=vec4 EXT_INT8
+// variant: f16        T=f16 VEC=f16vec4 EXT_STORAGE16 EXT_INT8
+// variant: f32_gated  T=f32 VEC=vec4 EXT_INT8 GATED
+// variant: f16_gated  T=f16 VEC=f16vec4 EXT_STORAGE16 EXT_INT8 GATED
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -12,8 +16,17 @@ layout(local_size_x = 128) in;
 
 #define WHOLE_UNITS
 #include "nbits.glsl"
-SPEC(4, uint, COLS, 1u);    // 1 to COLS_MAX
+SPEC(4, uint, COLS, 1u);    // 1 to COLS_MAX, of both matrices together
 SPEC(5, uint, SPLIT, 1u);   // 1, 2 or 4
+#ifdef GATED
+#include "activation.glsl"
+SPEC(8, uint, ACTIVATION, 0u);
+SPEC(9, uint, ACT_A, 0u);   // bits of the function's parameters
+SPEC(10, uint, ACT_B, 0u);
+const uint MATRICES = 2u;
+#else
+const uint MATRICES = 1u;
+#endif
 
 const uint ROWS = 4u;      // rust: the most rows
 const uint COLS_MAX = 4u;  // rust: the most columns of a team
@@ -28,7 +41,7 @@ void main()
     uint t = gl_LocalInvocationIndex;
     uint lane = t % LANES;
     uint team = t / LANES;
-    uint first = (linear_group() * (TEAMS / SPLIT) + team / SPLIT) * COLS;
+    uint first = (linear_group() * (TEAMS / SPLIT) + team / SPLIT) * (COLS / MATRICES);
     uint units = p.words / 4u;
     float own[ROWS][COLS_MAX];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
@@ -41,7 +54,14 @@ void main()
         vec2 block[COLS_MAX];
         [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
             if (c < COLS) {
-                uint column = min(first + c, p.n - 1u);
+                uint column = min(first + c / MATRICES, p.n - 1u);
+#ifdef GATED
+                if (c % MATRICES != 0u) {
+                    codes[c] = other_b[column * units + u];
+                    block[c] = other_block_of(column, u * UNIT);
+                    continue;
+                }
+#endif
                 codes[c] = b[column * units + u];
                 block[c] = block_of(column, u * UNIT);
             }
@@ -94,11 +114,20 @@ void main()
     }
     uint r = lane / COLS_MAX;
     uint c = lane % COLS_MAX;
-    if (team % SPLIT == 0u && r < p.m && r < ROWS && c < COLS && first + c < p.n) {
-        float v = BIASED != 0u ? float(bias[first + c]) : 0.0;
+    uint column = first + c / MATRICES;
+    if (team % SPLIT == 0u && c % MATRICES == 0u && r < p.m && r < ROWS && c < COLS && column < p.n) {
+        float v = BIASED != 0u ? float(bias[column]) : 0.0;
+        uint from = (r * COLS_MAX + c) * LANES * TEAMS + team * LANES;
         for (uint s = 0u; s < SPLIT; ++s) {
-            v += sums[((r * COLS_MAX + c) * TEAMS + team + s) * LANES];
+            v += sums[from + s * LANES];
         }
-        y[r * p.n + first + c] = T(v);
+#ifdef GATED
+        float other = BIASED != 0u ? float(other_bias[column]) : 0.0;
+        for (uint s = 0u; s < SPLIT; ++s) {
+            other += sums[from + LANES * TEAMS + s * LANES];
+        }
+        v = activate(v, ACTIVATION, uintBitsToFloat(ACT_A), uintBitsToFloat(ACT_B)) * other;
+#endif
+        y[r * p.n + column] = T(v);
     }
 }

@@ -1,6 +1,6 @@
 // Convolution of float16 by cooperative matrices of 16 x 16 x 16, summed in float32, by work-groups of four
-// subgroups: 128 output channels of 128 elements, a subgroup 64 x 64, or (small) 32 of 64, a subgroup 16 x 32.
-// Channels are summed within a tap. Weights are packed as [group][kd][kh][kw][ic][channels], channels rounded up to
+// subgroups: 128 output channels of 128 elements, a subgroup 64 x 64, or (small) of eight: 32 of 64, a subgroup 16 x 32 in
+// one of two slices of each step. Channels are summed within a tap. Weights are packed as [group][kd][kh][kw][ic][channels], channels rounded up to
 // fours.
 // variant: f16        T=f16 EXT_FLOAT16
 // variant: f16_small  T=f16 EXT_FLOAT16 SMALL
@@ -15,27 +15,32 @@
 #include "activation.glsl"
 #include "unfold.glsl"
 
-LOCAL_SIZE(0, 128);               // four subgroups
+LOCAL_SIZE(0, 128);               // all subgroups
 #include "large_tiles.glsl"
 
 layout(set = 0, binding = 0, std430) readonly buffer X { float16_t x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { uvec2 w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
+#include "parts.glsl"
 
 #ifdef SMALL
 const uint ROWS = 32u;  // rust SMALL_ROWS: channels of a small tile
 const uint COLS = 64u;  // rust SMALL_COLS: elements of a small tile
+const uint DEPTH = 64u;  // rust SMALL_DEPTH: input channels that a step of a small tile sums
+const uint SLICES = 2u;
+const uint SUBS = 8u;  // rust SMALL_SUBS: subgroups for a small tile
 #define SUB_ROWS 1
 #define SUB_COLS 2
 #else
 const uint ROWS = 128u;  // rust: channels of a tile
 const uint COLS = 128u;  // rust: elements of a tile
+const uint DEPTH = 32u;  // rust: input channels that a step sums
+const uint SLICES = 1u;
+const uint SUBS = 4u;  // rust: subgroups for a tile
 #define SUB_ROWS 4
 #define SUB_COLS 4
 #endif
-const uint DEPTH = 32u;
-const uint SUBS = 4u;  // rust: subgroups for a tile
 const uint THREADS = gl_WorkGroupSize.x;
 const uint W_LOADS = ROWS * DEPTH / 4u / THREADS;
 const uint X_LOADS = COLS * DEPTH / 4u / THREADS;
@@ -52,6 +57,8 @@ const uint LINE = 10u;
 
 // Tiles of weights and of the input; after the last step, a block of sums for every subgroup.
 shared uvec2 tile[max(W_SIZE + X_SIZE, SUBS * 16u * LINE)];
+#define TILE_HALVES 4u
+#include "matrix.glsl"
 
 // The words that one step loads before it fills the tiles: a compiler may give each half a register.
 uvec2 w_next[W_LOADS];
@@ -107,21 +114,30 @@ void put(uint x_depth)
     }
 }
 
+// The sum in line `line` and column `n` of the blocks of all slices, the first of them at `first`.
 float sum_at(uint first, uint line, uint n)
 {
-    uvec2 pair = tile[first + line * LINE + n / 2u];
-    return uintBitsToFloat(n % 2u == 0u ? pair.x : pair.y);
+    float sum = 0.0;
+    [[unroll]] for (uint s = 0u; s < SLICES; ++s) {
+        uvec2 pair = tile[first + s * (SUBS / SLICES * 16u * LINE) + line * LINE + n / 2u];
+        sum += uintBitsToFloat(n % 2u == 0u ? pair.x : pair.y);
+    }
+    return sum;
 }
 
-// Writes the block of sums at `first`, whose first are of `channel` and `element`.
-void leave(uint first, uint channel, uint element, uint plane)
+// Writes this slice's share of the block of sums at `first`, whose first are of `channel` and `element`.
+void leave(uint slice, uint first, uint channel, uint element, uint plane)
 {
-    uint group = gl_WorkGroupID.z % p.groups;
-    uint image = gl_WorkGroupID.z / p.groups;
-    for (uint q = gl_SubgroupInvocationID; q < 256u; q += gl_SubgroupSize) {
+    uint group = batch_of_part() % p.groups;
+    uint image = batch_of_part() / p.groups;
+    for (uint q = slice * LANES + LANE; q < 256u; q += SLICES * LANES) {
         uint c = channel + q / 16u;
         uint n = element + q % 16u;
         if (c < p.oc && n < plane) {
+            if (PARTS > 1u) {
+                part_sums[first_of_part(p.oc, plane) + c * plane + n] = sum_at(first, q / 16u, q % 16u);
+                continue;
+            }
             uint to = group * p.oc + c;
             float b = BIASED != 0u ? float(bias[to]) : 0.0;
             uint at = n;
@@ -134,28 +150,25 @@ void leave(uint first, uint channel, uint element, uint plane)
     }
 }
 
-void wait_for_subgroup()
-{
-    controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
-}
-
 // The indices are literals: drivers keep an array that is indexed by variables in memory, not in registers.
-#define LEAVE(I, J)                                                                              \
-    coopMatStore(sums[I][J], tile, first, LINE, gl_CooperativeMatrixLayoutRowMajor);             \
-    wait_for_subgroup();                                                                         \
-    leave(first, first_channel + sub_row + 16u * I, first_element + sub_col + 16u * J, plane);   \
-    wait_for_subgroup();
+#define LEAVE(I, J)                                                                                    \
+    coopMatStore(sums[I][J], tile, own, LINE, ROW_MAJOR);                                              \
+    wait_for_sums(SLICES > 1u);                                                                        \
+    leave(slice, first, first_channel + sub_row + 16u * I, first_element + sub_col + 16u * J, plane);  \
+    wait_for_sums(SLICES > 1u);
 
 void main()
 {
     uint t = gl_LocalInvocationIndex;
-    uint group = gl_WorkGroupID.z % p.groups;
-    uint image = gl_WorkGroupID.z / p.groups;
+    uint group = batch_of_part() % p.groups;
+    uint image = batch_of_part() / p.groups;
     uint plane = p.ow * p.oh * p.od;
     uint first_channel = gl_WorkGroupID.y * ROWS;
     uint first_element = gl_WorkGroupID.x * COLS;
-    uint sub_row = gl_SubgroupID / 2u * (16u * SUB_ROWS);
-    uint sub_col = gl_SubgroupID % 2u * (16u * SUB_COLS);
+    uint slice = SUBGROUP / (SUBS / SLICES);
+    uint sub = SUBGROUP % (SUBS / SLICES);
+    uint sub_row = sub / 2u * (16u * SUB_ROWS);
+    uint sub_col = sub % 2u * (16u * SUB_COLS);
 
     // This invocation loads X_LOADS quads of depths of one element.
     uint element = first_element + t % COLS;
@@ -169,20 +182,23 @@ void main()
     uint w_quad = first_channel / 4u + t % (ROWS / 4u);
     uint w_at = group * p.kd * p.kh * p.kw * p.ic * w_row + w_quad;
 
-    coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums[SUB_ROWS][SUB_COLS];
+    SUMS sums[SUB_ROWS][SUB_COLS];
     [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
         [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
-            sums[i][j] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
+            sums[i][j] = NO_SUMS;
         }
     }
-    uint steps = p.kd * p.kh * p.kw * ((p.ic + DEPTH - 1u) / DEPTH);
-    uint kd = 0u;
-    uint kh = 0u;
-    uint kw = 0u;
-    uint channel = 0u;
+    uint of_tap = (p.ic + DEPTH - 1u) / DEPTH;
+    uvec2 part = steps_of_part(p.kd * p.kh * p.kw * of_tap);
+    uint tap = part.x / of_tap;
+    uint channel = part.x % of_tap * DEPTH;
+    uint kd = tap / (p.kh * p.kw);
+    uint kh = tap / p.kw % p.kh;
+    uint kw = tap % p.kw;
+    w_at += tap * p.ic * w_row;
     // Every turn loads one step and sums the step before it.
-    for (uint s = 0u; s <= steps; ++s) {
-        if (s < steps) {
+    for (uint s = part.x; s <= part.y; ++s) {
+        if (s < part.y) {
             int z = z0 + int(kd) * p.dd;
             int v = v0 + int(kh) * p.dh;
             int u = u0 + int(kw) * p.dw;
@@ -204,17 +220,18 @@ void main()
                 }
             }
         }
-        if (s > 0u) {
-            [[unroll]] for (uint k = 0u; k < DEPTH; k += 16u) {
-                coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> left[SUB_ROWS];
+        if (s > part.x) {
+            [[unroll]] for (uint at = 0u; at < DEPTH / SLICES; at += 16u) {
+                uint k = slice * (DEPTH / SLICES) + at;
+                LEFT left[SUB_ROWS];
                 [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
                     uint from = k * W_LINE + (sub_row + 16u * i) / 4u;
-                    coopMatLoad(left[i], tile, from, W_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+                    coopMatLoad(left[i], tile, from, W_LINE, COLUMN_MAJOR);
                 }
                 [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
-                    coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> right;
+                    RIGHT right;
                     uint from = W_SIZE + (sub_col + 16u * j) * X_LINE + k / 4u;
-                    coopMatLoad(right, tile, from, X_LINE, gl_CooperativeMatrixLayoutColumnMajor);
+                    coopMatLoad(right, tile, from, X_LINE, COLUMN_MAJOR);
                     [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
                         sums[i][j] = coopMatMulAdd(left[i], right, sums[i][j]);
                     }
@@ -222,13 +239,14 @@ void main()
             }
             barrier();
         }
-        if (s < steps) {
+        if (s < part.y) {
             put(x_depth);
         }
         barrier();
     }
 
-    uint first = gl_SubgroupID * 16u * LINE;
+    uint first = sub * 16u * LINE;
+    uint own = SUBGROUP * 16u * LINE;
     LEAVE(0u, 0u)
     LEAVE(0u, 1u)
 #ifndef SMALL

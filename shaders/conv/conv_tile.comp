@@ -27,9 +27,11 @@ layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
 #ifdef OUT4
 // The output's elements are contiguous, in whole quads.
 layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
+#define PART vec4
 #else
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
+#include "parts.glsl"
 
 #include "slices.glsl"
 
@@ -76,8 +78,8 @@ void put()
 
 void main()
 {
-    uint group = gl_WorkGroupID.z % p.groups;
-    uint image = gl_WorkGroupID.z / p.groups;
+    uint group = batch_of_part() % p.groups;
+    uint image = batch_of_part() / p.groups;
     uint plane = p.ow * p.oh * p.od;
     uint first_channel = gl_WorkGroupID.y * TILE;
     uint first_element = gl_WorkGroupID.x * TILE;
@@ -93,15 +95,16 @@ void main()
 
     vec4 sums[4] = {vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0)};
     // Every turn loads one step and sums the step before it.
-    for (uint k0 = 0u; k0 < depth + DEPTH; k0 += DEPTH) {
-        if (k0 < depth) {
+    uvec2 part = DEPTH * steps_of_part((depth + DEPTH - 1u) / DEPTH);
+    for (uint k0 = part.x; k0 <= part.y; k0 += DEPTH) {
+        if (k0 < part.y) {
             load(k0, depth, channels, w_first, element, plane, first, x_first);
         }
-        if (k0 > 0u) {
+        if (k0 > part.x) {
             sum_step(sums);
             barrier();
         }
-        if (k0 < depth) {
+        if (k0 < part.y) {
             put();
         }
         barrier();
@@ -111,6 +114,24 @@ void main()
     }
 
     uvec2 at = corner() + uvec2(first_channel, first_element);
+    if (PARTS > 1u) {
+        uint to = first_of_part(p.oc, plane);
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+            uint from = to + (at.x + i) * plane + at.y;
+#ifdef OUT4
+            if (at.x + i < p.oc && at.y < plane) {
+                part_sums[from / 4u] = sums[i];
+            }
+#else
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                if (at.x + i < p.oc && at.y + j < plane) {
+                    part_sums[from + j] = sums[i][j];
+                }
+            }
+#endif
+        }
+        return;
+    }
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         if (at.x + i < p.oc) {
             uint channel = group * p.oc + at.x + i;

@@ -22,12 +22,14 @@ layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
 #ifdef OUT4
 // PLAIN, and whole quads of elements.
 layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
+#define PART vec4
 #else
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
+#include "parts.glsl"
 
 const uint TILE = 128u;  // rust: channels and elements of a tile
-const uint DEPTH = 8u;
+const uint DEPTH = 8u;   // rust: input channels that a step sums
 
 // The step after the one that is summed is written meanwhile.
 shared vec4 w_tile[2][DEPTH][TILE / 4u];
@@ -38,8 +40,8 @@ void main()
     uint t = gl_LocalInvocationIndex;
     uint tx = t % 16u;
     uint ty = t / 16u;
-    uint group = gl_WorkGroupID.z % p.groups;
-    uint image = gl_WorkGroupID.z / p.groups;
+    uint group = batch_of_part() % p.groups;
+    uint image = batch_of_part() / p.groups;
     uint plane = p.ow * p.oh * p.od;
     uint first_channel = gl_WorkGroupID.y * TILE;
     uint first_element = gl_WorkGroupID.x * TILE;
@@ -63,16 +65,18 @@ void main()
         sums[i][1] = vec4(0.0);
     }
     uint blocks = (p.ic + DEPTH - 1u) / DEPTH;
-    uint steps = p.kd * p.kh * p.kw * blocks;
-    uint kd = 0u;
-    uint kh = 0u;
-    uint kw = 0u;
-    uint channel = 0u;
+    uvec2 part = steps_of_part(p.kd * p.kh * p.kw * blocks);
+    uint tap = part.x / blocks;
+    uint channel = part.x % blocks * DEPTH;
+    uint kd = tap / (p.kh * p.kw);
+    uint kh = tap / p.kw % p.kh;
+    uint kw = tap % p.kw;
+    w_at += tap * p.ic * w_row;
     // Every turn loads one step and sums the step before it.
-    for (uint s = 0u; s <= steps; ++s) {
+    for (uint s = part.x; s <= part.y; ++s) {
         vec4 w_next = vec4(0.0);
         vec4 x_next = vec4(0.0);
-        if (s < steps) {
+        if (s < part.y) {
             if (w_inside && channel + w_depth < p.ic) {
                 w_next = vec4(w[w_at + (channel + w_depth) * w_row]);
             }
@@ -102,7 +106,7 @@ void main()
                 }
             }
         }
-        if (s > 0u) {
+        if (s > part.x) {
             uint now = (s - 1u) & 1u;
             [[unroll]] for (uint k = 0u; k < DEPTH; ++k) {
                 vec4 left[2] = {w_tile[now][k][ty], w_tile[now][k][ty + 16u]};
@@ -124,7 +128,22 @@ void main()
 
     [[unroll]] for (uint i = 0u; i < 8u; ++i) {
         uint c = first_channel + 64u * (i / 4u) + 4u * ty + i % 4u;
-        if (c < p.oc) {
+        if (PARTS > 1u && c < p.oc) {
+            uint first = first_of_part(p.oc, plane) + c * plane + first_element + 4u * tx;
+            [[unroll]] for (uint j = 0u; j < 2u; ++j) {
+#ifdef OUT4
+                if (first_element + 64u * j + 4u * tx < plane) {
+                    part_sums[(first + 64u * j) / 4u] = sums[i][j];
+                }
+#else
+                [[unroll]] for (uint q = 0u; q < 4u; ++q) {
+                    if (first_element + 64u * j + 4u * tx + q < plane) {
+                        part_sums[first + 64u * j + q] = sums[i][j][q];
+                    }
+                }
+#endif
+            }
+        } else if (c < p.oc) {
             uint to = group * p.oc + c;
             float b = BIASED != 0u ? float(bias[to]) : 0.0;
             uint base = p.y_first + (image * p.groups * p.oc + to) * p.yc;

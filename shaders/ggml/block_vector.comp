@@ -1,7 +1,11 @@
 // Few rows times rows of ggml's blocks: a team of 32 invocations computes COLS columns, SPLIT teams sum parts of the same
 // ones. An invocation takes 32 elements at a time.
-// variant: f32  T=f32 VEC=vec4
-// variant: f16  T=f16 VEC=f16vec4 EXT_STORAGE16
+// With GATED there are two matrices of one form, and the result is a function of the first product times the second:
+// columns of the first and of the second alternate among those of a team.
+// variant: f32        T=f32 VEC=vec4
+// variant: f16        T=f16 VEC=f16vec4 EXT_STORAGE16
+// variant: f32_gated  T=f32 VEC=vec4 GATED
+// variant: f16_gated  T=f16 VEC=f16vec4 EXT_STORAGE16 GATED
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -12,8 +16,17 @@ layout(local_size_x = 128) in;
 
 #include "blocks.glsl"
 SPEC(2, uint, BIASED, 0u);
-SPEC(3, uint, COLS, 1u);    // 1 to COLS_MAX
+SPEC(3, uint, COLS, 1u);    // 1 to COLS_MAX, of both matrices together
 SPEC(4, uint, SPLIT, 1u);   // 1, 2 or 4
+#ifdef GATED
+#include "activation.glsl"
+SPEC(5, uint, ACTIVATION, 0u);
+SPEC(6, uint, ACT_A, 0u);   // bits of the function's parameters
+SPEC(7, uint, ACT_B, 0u);
+const uint MATRICES = 2u;
+#else
+const uint MATRICES = 1u;
+#endif
 
 layout(set = 0, binding = 0, std430) restrict readonly buffer A { VEC a[]; };
 layout(set = 0, binding = 2, std430) restrict readonly buffer Bias { T bias[]; };
@@ -38,7 +51,7 @@ void main()
     uint t = gl_LocalInvocationIndex;
     uint lane = t % LANES;
     uint team = t / LANES;
-    uint first = (linear_group() * (TEAMS / SPLIT) + team / SPLIT) * COLS;
+    uint first = (linear_group() * (TEAMS / SPLIT) + team / SPLIT) * (COLS / MATRICES);
     uint units = p.k / UNIT;
     float own[ROWS][COLS_MAX];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
@@ -53,7 +66,10 @@ void main()
             vec2 scale[COLS_MAX];
             [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
                 if (c < COLS) {
-                    uint row = min(first + c, p.n - 1u) * p.row_bytes;
+                    uint row = min(first + c / MATRICES, p.n - 1u) * p.row_bytes;
+#ifdef GATED
+                    second = c % MATRICES != 0u;
+#endif
                     scale[c] = block_scale(row, k);
                     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
                         codes[c][i] = block_codes(row, k + 4u * i);
@@ -106,11 +122,20 @@ void main()
     }
     uint r = lane / COLS_MAX;
     uint c = lane % COLS_MAX;
-    if (team % SPLIT == 0u && r < p.m && r < ROWS && c < COLS && first + c < p.n) {
-        float v = BIASED != 0u ? float(bias[first + c]) : 0.0;
+    uint column = first + c / MATRICES;
+    if (team % SPLIT == 0u && c % MATRICES == 0u && r < p.m && r < ROWS && c < COLS && column < p.n) {
+        float v = BIASED != 0u ? float(bias[column]) : 0.0;
+        uint from = (r * COLS_MAX + c) * LANES * TEAMS + team * LANES;
         for (uint s = 0u; s < SPLIT; ++s) {
-            v += sums[((r * COLS_MAX + c) * TEAMS + team + s) * LANES];
+            v += sums[from + s * LANES];
         }
-        y[r * p.n + first + c] = T(v);
+#ifdef GATED
+        float other = 0.0;
+        for (uint s = 0u; s < SPLIT; ++s) {
+            other += sums[from + LANES * TEAMS + s * LANES];
+        }
+        v = activate(v, ACTIVATION, uintBitsToFloat(ACT_A), uintBitsToFloat(ACT_B)) * other;
+#endif
+        y[r * p.n + column] = T(v);
     }
 }

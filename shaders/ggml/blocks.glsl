@@ -19,25 +19,40 @@
 SPEC(1, uint, TYPE, 0u);
 
 layout(set = 0, binding = 1, std430) restrict readonly buffer Blocks { uint blocks[]; };
+#ifdef GATED
+layout(set = 0, binding = 4, std430) restrict readonly buffer OtherBlocks { uint other_blocks[]; };
+// Whether rows are those of the second matrix.
+bool second = false;
+
+uint blocks_word(uint i)
+{
+    return second ? other_blocks[i] : blocks[i];
+}
+#else
+uint blocks_word(uint i)
+{
+    return blocks[i];
+}
+#endif
 
 // Byte `at`.
 uint byte_at(uint at)
 {
-    return (blocks[at / 4u] >> (at % 4u * 8u)) & 255u;
+    return (blocks_word(at / 4u) >> (at % 4u * 8u)) & 255u;
 }
 
 // The number at byte `at`, which is even.
 float half_at(uint at)
 {
-    return unpackHalf2x16(blocks[at / 4u] >> (at % 4u * 8u)).x;
+    return unpackHalf2x16(blocks_word(at / 4u) >> (at % 4u * 8u)).x;
 }
 
 // Four bytes from `at` on, which is even.
 uint word_at(uint at)
 {
-    uint word = blocks[at / 4u];
+    uint word = blocks_word(at / 4u);
     if (at % 4u != 0u) {
-        word = (word >> 16u) | (blocks[at / 4u + 1u] << 16u);
+        word = (word >> 16u) | (blocks_word(at / 4u + 1u) << 16u);
     }
     return word;
 }
@@ -105,11 +120,11 @@ vec4 block_codes(uint row, uint k)
 {
     if (TYPE == BLOCK_TYPE_F32) {
         uint at = row / 4u + k;
-        return uintBitsToFloat(uvec4(blocks[at], blocks[at + 1u], blocks[at + 2u], blocks[at + 3u]));
+        return uintBitsToFloat(uvec4(blocks_word(at), blocks_word(at + 1u), blocks_word(at + 2u), blocks_word(at + 3u)));
     }
     if (TYPE == BLOCK_TYPE_F16 || TYPE == BLOCK_TYPE_BF16) {
         uint at = row / 4u + k / 2u;
-        uvec2 words = uvec2(blocks[at], blocks[at + 1u]);
+        uvec2 words = uvec2(blocks_word(at), blocks_word(at + 1u));
         if (TYPE == BLOCK_TYPE_F16) {
             return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
         }

@@ -6,10 +6,10 @@
 
 #ifdef SMALL
 const uint TILE = 32u;   // rust SMALL_TILE: rows and columns of a small tile
-const uint DEPTH = 32u;
+const uint DEPTH = 32u;  // rust SMALL_DEPTH: depth that a step of a small tile sums
 #else
 const uint TILE = 64u;   // rust: rows and columns of a tile
-const uint DEPTH = 16u;
+const uint DEPTH = 16u;  // rust: depth that a step sums
 #endif
 const uint THREADS = 256u;
 const uint SIDE = TILE / 4u;

@@ -1,5 +1,6 @@
 // Product of float16 matrices by cooperative matrices of 16 x 16 x 16, summed in float32, by work-groups of eight
-// subgroups: 128 x 128 elements each, a subgroup 64 x 32, or (small) of four: 32 x 64 elements, a subgroup 16 x 32.
+// subgroups: 128 x 128 elements each, a subgroup 64 x 32, or (small) 32 x 64 elements, a subgroup 16 x 32 in one of two slices
+// of each step.
 // Read in groups of eight (x8) or four (x4) elements: sizes along contiguous axes and all strides are multiples of that.
 // variant: f16x8        T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8
 // variant: f16x4        T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4
@@ -23,24 +24,27 @@ layout(set = 0, binding = 0, std430) readonly buffer A { QUAD a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { QUAD b[]; };
 layout(set = 0, binding = 2, std430) readonly buffer C { float16_t c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { f16vec4 y[]; };
+#define PART vec4
+#include "parts.glsl"
 
 #ifdef SMALL
 const uint ROWS = 32u;  // rust SMALL_ROWS: rows of a small tile
 const uint COLS = 64u;  // rust SMALL_COLS: columns of a small tile
-const uint DEPTH = 64u;
+const uint DEPTH = 128u;  // rust SMALL_DEPTH: depth that a step of a small tile sums
 #define SUB_ROWS 1
 #define SUB_COLS 2
 const uint SUBS_ACROSS = 2u;
-const uint SUBS = 4u;  // rust SMALL_SUBS: subgroups for a small tile
+const uint SLICES = 2u;
 #else
 const uint ROWS = 128u;  // rust: rows of a tile
 const uint COLS = 128u;  // rust: columns of a tile
-const uint DEPTH = 32u;
+const uint DEPTH = 32u;  // rust: depth that a step sums
 #define SUB_ROWS 4
 #define SUB_COLS 2
 const uint SUBS_ACROSS = 4u;
-const uint SUBS = 8u;  // rust: subgroups for a tile
+const uint SLICES = 1u;
 #endif
+const uint SUBS = 8u;  // rust: subgroups for a tile
 const uint THREADS = gl_WorkGroupSize.x;
 const uint A_LOADS = ROWS * DEPTH / EACH / THREADS;
 const uint B_LOADS = COLS * DEPTH / EACH / THREADS;
@@ -56,6 +60,8 @@ const uint LINE = 40u / EACH;
 
 // Tiles of A and of B; after the last step, a block of sums for every subgroup.
 shared QUAD tile[max(A_SIZE + B_SIZE, SUBS * 16u * LINE)];
+#define TILE_HALVES uint(EACH)
+#include "matrix.glsl"
 
 // Line number `i` of a tile along k. Lines of 64 bytes lie 80 bytes apart: half of one's banks are those of the next, and
 // none those of the fourth after it. So neighbouring invocations fill lines 0 and 4, 1 and 5, 2 and 6, 3 and 7.
@@ -130,24 +136,34 @@ void put()
     }
 }
 
-// Four sums that begin with group `i`.
+// Four sums that begin with group `i` of the blocks of all slices.
 vec4 sums_at(uint i)
 {
+    vec4 sums = vec4(0.0);
+    [[unroll]] for (uint s = 0u; s < SLICES; ++s) {
+        uint at = i + s * (SUBS / SLICES * 16u * LINE);
 #if EACH == 8
-    return uintBitsToFloat(tile[i]);
+        sums += uintBitsToFloat(tile[at]);
 #else
-    return uintBitsToFloat(uvec4(tile[i], tile[i + 1u]));
+        sums += uintBitsToFloat(uvec4(tile[at], tile[at + 1u]));
 #endif
+    }
+    return sums;
 }
 
-// Writes the block of sums at `first`, whose first element is (row, col).
-void leave(uint first, uint row, uint col, uint y_first)
+// Writes this slice's share of the block of sums at `first`, whose first element is (row, col).
+void leave(uint slice, uint first, uint row, uint col, uint y_first)
 {
-    for (uint q = gl_SubgroupInvocationID; q < 64u; q += gl_SubgroupSize) {
+    for (uint q = slice * LANES + LANE; q < 64u; q += SLICES * LANES) {
         uint r = row + q / 4u;
         uint n = col + 4u * (q % 4u);
         if (r < p.m && n < p.n) {
-            vec4 v = p.alpha * sums_at(first + q / 4u * LINE + q % 4u * (8u / EACH));
+            vec4 v = sums_at(first + q / 4u * LINE + q % 4u * (8u / EACH));
+            if (PARTS > 1u) {
+                part_sums[(y_first + r * p.n + n) / 4u] = v;
+                continue;
+            }
+            v *= p.alpha;
             if (BIASED != 0u) {
                 uint from = r * p.c_row + n * p.c_col;
                 v += p.beta * vec4(c[from], c[from + p.c_col], c[from + 2u * p.c_col], c[from + 3u * p.c_col]);
@@ -157,61 +173,60 @@ void leave(uint first, uint row, uint col, uint y_first)
     }
 }
 
-void wait_for_subgroup()
-{
-    controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
-}
-
 // The indices are literals: drivers keep an array that is indexed by variables in memory, not in registers.
-#define LEAVE(I, J)                                                                        \
-    coopMatStore(sums[I][J], tile, first, LINE, gl_CooperativeMatrixLayoutRowMajor);       \
-    wait_for_subgroup();                                                                   \
-    leave(first, row + sub_row + 16u * I, col + sub_col + 16u * J, y_first);               \
-    wait_for_subgroup();
+#define LEAVE(I, J)                                                                  \
+    coopMatStore(sums[I][J], tile, own, LINE, ROW_MAJOR);                            \
+    wait_for_sums(SLICES > 1u);                                                      \
+    leave(slice, first, row + sub_row + 16u * I, col + sub_col + 16u * J, y_first);  \
+    wait_for_sums(SLICES > 1u);
 
 void main()
 {
-    uint batch = gl_WorkGroupID.z;
+    uint batch = batch_of_part();
     uint row = gl_WorkGroupID.y * ROWS;
     uint col = gl_WorkGroupID.x * COLS;
     uint a_first = p.a_first + batch / p.inner * p.a_outer + batch % p.inner * p.a_inner;
     uint b_first = p.b_first + batch / p.inner * p.b_outer + batch % p.inner * p.b_inner;
-    uint sub_row = gl_SubgroupID / SUBS_ACROSS * (16u * SUB_ROWS);
-    uint sub_col = gl_SubgroupID % SUBS_ACROSS * (16u * SUB_COLS);
+    uint slice = SUBGROUP / (SUBS / SLICES);
+    uint sub = SUBGROUP % (SUBS / SLICES);
+    uint sub_row = sub / SUBS_ACROSS * (16u * SUB_ROWS);
+    uint sub_col = sub % SUBS_ACROSS * (16u * SUB_COLS);
     const bool a_along = A_COLUMNS == 0u;
     const bool b_along = B_COLUMNS != 0u;
 
-    coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums[SUB_ROWS][SUB_COLS];
+    SUMS sums[SUB_ROWS][SUB_COLS];
     [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
         [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
-            sums[i][j] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
+            sums[i][j] = NO_SUMS;
         }
     }
-    load(0u, row, col, a_first, b_first);
+    uvec2 part = DEPTH * steps_of_part((p.k + DEPTH - 1u) / DEPTH);
+    load(part.x, row, col, a_first, b_first);
     put();
     barrier();
     // Every turn loads one step and sums the step before it.
-    for (uint k0 = DEPTH; k0 < p.k + DEPTH; k0 += DEPTH) {
-        if (k0 < p.k) {
+    for (uint k0 = part.x + DEPTH; k0 <= part.y; k0 += DEPTH) {
+        if (k0 < part.y) {
             load(k0, row, col, a_first, b_first);
         }
-        [[unroll]] for (uint k = 0u; k < DEPTH; k += 16u) {
-            coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> left[SUB_ROWS];
+        [[unroll]] for (uint at = 0u; at < DEPTH / SLICES; at += 16u) {
+            uint k = slice * (DEPTH / SLICES) + at;
+            LEFT left[SUB_ROWS];
             [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
                 uint from = slot(a_along, A_ACROSS, uvec2(sub_row + 16u * i, k));
                 if (a_along) {
-                    coopMatLoad(left[i], tile, from, ALONG_K, gl_CooperativeMatrixLayoutRowMajor);
+                    coopMatLoad(left[i], tile, from, ALONG_K, ROW_MAJOR);
                 } else {
-                    coopMatLoad(left[i], tile, from, A_ACROSS, gl_CooperativeMatrixLayoutColumnMajor);
+                    coopMatLoad(left[i], tile, from, A_ACROSS, COLUMN_MAJOR);
                 }
             }
             [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
-                coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> right;
+                RIGHT right;
                 uint from = A_SIZE + slot(b_along, B_ACROSS, uvec2(sub_col + 16u * j, k));
                 if (b_along) {
-                    coopMatLoad(right, tile, from, ALONG_K, gl_CooperativeMatrixLayoutColumnMajor);
+                    coopMatLoad(right, tile, from, ALONG_K, COLUMN_MAJOR);
                 } else {
-                    coopMatLoad(right, tile, from, B_ACROSS, gl_CooperativeMatrixLayoutRowMajor);
+                    coopMatLoad(right, tile, from, B_ACROSS, ROW_MAJOR);
                 }
                 [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
                     sums[i][j] = coopMatMulAdd(left[i], right, sums[i][j]);
@@ -219,14 +234,15 @@ void main()
             }
         }
         barrier();
-        if (k0 < p.k) {
+        if (k0 < part.y) {
             put();
         }
         barrier();
     }
 
-    uint first = gl_SubgroupID * 16u * LINE;
-    uint y_first = p.y_first + batch * p.m * p.n;
+    uint first = sub * 16u * LINE;
+    uint own = SUBGROUP * 16u * LINE;
+    uint y_first = PARTS > 1u ? first_of_part(p.m, p.n) : p.y_first + batch * p.m * p.n;
     LEAVE(0u, 0u)
     LEAVE(0u, 1u)
 #ifndef SMALL

@@ -24,9 +24,11 @@ layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
 #ifdef OUT4
 // Rows of whole quads.
 layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
+#define PART vec4
 #else
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
+#include "parts.glsl"
 
 #include "slices.glsl"
 
@@ -69,7 +71,7 @@ void put()
 
 void main()
 {
-    uint batch = gl_WorkGroupID.z;
+    uint batch = batch_of_part();
     uint row = gl_WorkGroupID.y * TILE;
     uint col = gl_WorkGroupID.x * TILE;
     uint a_first = p.a_first + batch / p.inner * p.a_outer + batch % p.inner * p.a_inner;
@@ -77,15 +79,16 @@ void main()
 
     vec4 sums[4] = {vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0)};
     // Every turn loads one step and sums the step before it.
-    for (uint k0 = 0u; k0 < p.k + DEPTH; k0 += DEPTH) {
-        if (k0 < p.k) {
+    uvec2 part = DEPTH * steps_of_part((p.k + DEPTH - 1u) / DEPTH);
+    for (uint k0 = part.x; k0 <= part.y; k0 += DEPTH) {
+        if (k0 < part.y) {
             load(k0, row, col, a_first, b_first);
         }
-        if (k0 > 0u) {
+        if (k0 > part.x) {
             sum_step(sums);
             barrier();
         }
-        if (k0 < p.k) {
+        if (k0 < part.y) {
             put();
         }
         barrier();
@@ -95,28 +98,38 @@ void main()
     }
 
     uvec2 at = corner() + uvec2(row, col);
+    uint first = PARTS > 1u ? first_of_part(p.m, p.n) : p.y_first + batch * p.m * p.n;
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         uint r = at.x + i;
 #ifdef OUT4
         if (r < p.m && at.y < p.n) {
+            uint to = (first + r * p.n + at.y) / 4u;
+            if (PARTS > 1u) {
+                part_sums[to] = sums[i];
+                continue;
+            }
             vec4 v = p.alpha * sums[i];
             if (BIASED != 0u) {
                 [[unroll]] for (uint j = 0u; j < 4u; ++j) {
                     v[j] += p.beta * float(c[r * p.c_row + (at.y + j) * p.c_col]);
                 }
             }
-            uint to = p.y_first + (batch * p.m + r) * p.n + at.y;
-            y[to / 4u] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
+            y[to] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
         }
 #else
         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
             uint n = at.y + j;
             if (r < p.m && n < p.n) {
+                uint to = first + r * p.n + n;
+                if (PARTS > 1u) {
+                    part_sums[to] = sums[i][j];
+                    continue;
+                }
                 float v = p.alpha * sums[i][j];
                 if (BIASED != 0u) {
                     v += p.beta * float(c[r * p.c_row + n * p.c_col]);
                 }
-                y[p.y_first + (batch * p.m + r) * p.n + n] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
+                y[to] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
             }
         }
 #endif

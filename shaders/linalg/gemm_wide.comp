@@ -22,8 +22,11 @@ layout(set = 0, binding = 2, std430) readonly buffer C { float c[]; };
 #endif
 layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 
+#define PART vec4
+#include "parts.glsl"
+
 const uint TILE = 128u;  // rust: rows and columns of a tile
-const uint DEPTH = 8u;
+const uint DEPTH = 8u;   // rust: depth that a step sums
 
 // [k][row / 4], and the same of columns; the step after the one that is summed is written meanwhile.
 shared vec4 a_tile[2][DEPTH][TILE / 4u + 1u];
@@ -40,7 +43,7 @@ void main()
 {
     uint tx = gl_LocalInvocationIndex % 16u;
     uint ty = gl_LocalInvocationIndex / 16u;
-    uint batch = gl_WorkGroupID.z;
+    uint batch = batch_of_part();
     uint row = gl_WorkGroupID.y * TILE;
     uint col = gl_WorkGroupID.x * TILE;
     uint a_first = p.a_first + batch / p.inner * p.a_outer + batch % p.inner * p.a_inner;
@@ -50,19 +53,19 @@ void main()
     uvec2 b_at = place(B_COLUMNS != 0u);
     bool a_inside = row + a_at.x < p.m;
     bool b_inside = col + b_at.x < p.n;
-    uint a_index = (a_first + (row + a_at.x) * p.a_row + a_at.y * p.a_col) / 4u;
-    uint b_index = (b_first + (col + b_at.x) * p.b_col + b_at.y * p.b_row) / 4u;
+    uvec2 part = steps_of_part((p.k + DEPTH - 1u) / DEPTH);
     uint a_step = DEPTH * p.a_col / 4u;
     uint b_step = DEPTH * p.b_row / 4u;
+    uint a_index = (a_first + (row + a_at.x) * p.a_row + a_at.y * p.a_col) / 4u + part.x * a_step;
+    uint b_index = (b_first + (col + b_at.x) * p.b_col + b_at.y * p.b_row) / 4u + part.x * b_step;
 
     vec4 sums[8][2];
     [[unroll]] for (uint i = 0u; i < 8u; ++i) {
         sums[i][0] = vec4(0.0);
         sums[i][1] = vec4(0.0);
     }
-    uint steps = (p.k + DEPTH - 1u) / DEPTH;
     // Every turn loads one step and sums the step before it.
-    for (uint s = 0u; s <= steps; ++s) {
+    for (uint s = part.x; s <= part.y; ++s) {
         vec4 a_next = vec4(0.0);
         vec4 b_next = vec4(0.0);
         uint k0 = s * DEPTH;
@@ -74,7 +77,7 @@ void main()
         }
         a_index += a_step;
         b_index += b_step;
-        if (s > 0u) {
+        if (s > part.x) {
             uint now = (s - 1u) & 1u;
             [[unroll]] for (uint k = 0u; k < DEPTH; ++k) {
                 vec4 left[2] = {a_tile[now][k][ty], a_tile[now][k][ty + 16u]};
@@ -104,17 +107,23 @@ void main()
         barrier();
     }
 
+    uint first = PARTS > 1u ? first_of_part(p.m, p.n) : p.y_first + batch * p.m * p.n;
     [[unroll]] for (uint i = 0u; i < 8u; ++i) {
         uint r = row + 64u * (i / 4u) + 4u * ty + i % 4u;
         [[unroll]] for (uint j = 0u; j < 2u; ++j) {
             uint n = col + 64u * j + 4u * tx;
             if (r < p.m && n < p.n) {
+                uint to = (first + r * p.n + n) / 4u;
+                if (PARTS > 1u) {
+                    part_sums[to] = sums[i][j];
+                    continue;
+                }
                 vec4 v = p.alpha * sums[i][j];
                 if (BIASED != 0u) {
                     uint from = r * p.c_row + n * p.c_col;
                     v += p.beta * vec4(c[from], c[from + p.c_col], c[from + 2u * p.c_col], c[from + 3u * p.c_col]);
                 }
-                y[(p.y_first + (batch * p.m + r) * p.n + n) / 4u] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
+                y[to] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
             }
         }
     }

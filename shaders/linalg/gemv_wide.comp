@@ -1,10 +1,15 @@
 // Few rows times a matrix that is read four elements at a time: sizes along its contiguous axis and all its distances are
 // multiples of four. With columns of B contiguous a team of 32 invocations sums one column, else an invocation sums a
 // part of four columns.
-// variant: f32          T=f32 VEC=vec4
-// variant: f16          T=f16 VEC=f16vec4 EXT_STORAGE16
-// variant: f32_columns  T=f32 VEC=vec4 COLUMNS
-// variant: f16_columns  T=f16 VEC=f16vec4 EXT_STORAGE16 COLUMNS
+// With GATED the result is a function of that product times another of the same A with a second matrix as B is.
+// variant: f32                T=f32 VEC=vec4
+// variant: f16                T=f16 VEC=f16vec4 EXT_STORAGE16
+// variant: f32_columns        T=f32 VEC=vec4 COLUMNS
+// variant: f16_columns        T=f16 VEC=f16vec4 EXT_STORAGE16 COLUMNS
+// variant: f32_gated          T=f32 VEC=vec4 GATED
+// variant: f16_gated          T=f16 VEC=f16vec4 EXT_STORAGE16 GATED
+// variant: f32_columns_gated  T=f32 VEC=vec4 COLUMNS GATED
+// variant: f16_columns_gated  T=f16 VEC=f16vec4 EXT_STORAGE16 COLUMNS GATED
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -25,6 +30,12 @@ layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { VEC b[]; };
 layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
+#ifdef GATED
+layout(set = 0, binding = 4, std430) readonly buffer OtherB { VEC other_b[]; };
+const uint MATRICES = 2u;
+#else
+const uint MATRICES = 1u;
+#endif
 
 const uint ROWS = 4u;     // rust: the most rows
 const uint TEAM = 32u;
@@ -32,14 +43,15 @@ const uint COLS = 8u;     // rust: columns of a work-group, where columns of B a
 
 shared vec4 sums[256];
 
-void store(uint batch, uint row, uint col, float sum)
+void store(uint batch, uint row, uint col, float sum, float other)
 {
     if (col < p.n) {
         float v = p.alpha * sum;
         if (BIASED != 0u) {
             v += p.beta * float(c[row * p.c_row + col * p.c_col]);
         }
-        y[p.y_first + (batch * p.m + row) * p.n + col] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
+        v = activate(v, ACTIVATION, p.act_a, p.act_b);
+        y[p.y_first + (batch * p.m + row) * p.n + col] = T(MATRICES > 1u ? v * other : v);
     }
 }
 
@@ -78,8 +90,10 @@ void main()
     uint a_at = p.a_first + batch / p.inner * p.a_outer + batch % p.inner * p.a_inner;
     uint b_at = p.b_first + batch / p.inner * p.b_outer + batch % p.inner * p.b_inner;
     vec4 own[ROWS];
+    vec4 other[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         own[r] = vec4(0.0);
+        other[r] = vec4(0.0);
     }
 #ifdef COLUMNS
     uint col = gl_WorkGroupID.x * COLS + t / TEAM;
@@ -88,17 +102,29 @@ void main()
         uint from = (b_at + col * p.b_col) / 4u;
         for (uint k = part; k < p.k / 4u; k += TEAM) {
             vec4 weights = vec4(b[from + k]);
+#ifdef GATED
+            vec4 others = vec4(other_b[from + k]);
+#endif
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 if (r < p.m) {
-                    own[r] = fma(vec4(a[(a_at + r * p.a_row) / 4u + k]), weights, own[r]);
+                    vec4 x = vec4(a[(a_at + r * p.a_row) / 4u + k]);
+                    own[r] = fma(x, weights, own[r]);
+#ifdef GATED
+                    other[r] = fma(x, others, other[r]);
+#endif
                 }
             }
         }
     }
     for (uint r = 0u; r < p.m; ++r) {
         vec4 all = total(next(own), part, TEAM, 1u);
+#ifdef GATED
+        vec4 rest = total(next(other), part, TEAM, 1u);
+#else
+        vec4 rest = vec4(0.0);
+#endif
         if (part == 0u) {
-            store(batch, r, col, all.x + all.y + all.z + all.w);
+            store(batch, r, col, all.x + all.y + all.z + all.w, rest.x + rest.y + rest.z + rest.w);
         }
     }
 #else
@@ -115,30 +141,52 @@ void main()
             [[unroll]] for (uint i = 0u; i < 4u; ++i) {
                 weights[i] = vec4(b[from + i * step]);
             }
+#ifdef GATED
+            vec4 others[4];
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                others[i] = vec4(other_b[from + i * step]);
+            }
+#endif
             from += 4u * step;
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 if (r < p.m) {
                     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                        own[r] += float(a[a_at + r * p.a_row + (k + i * parts) * p.a_col]) * weights[i];
+                        float x = float(a[a_at + r * p.a_row + (k + i * parts) * p.a_col]);
+                        own[r] += x * weights[i];
+#ifdef GATED
+                        other[r] += x * others[i];
+#endif
                     }
                 }
             }
         }
         for (; k < p.k; k += parts) {
             vec4 weights = vec4(b[from]);
+#ifdef GATED
+            vec4 others = vec4(other_b[from]);
+#endif
             from += step;
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 if (r < p.m) {
-                    own[r] += float(a[a_at + r * p.a_row + k * p.a_col]) * weights;
+                    float x = float(a[a_at + r * p.a_row + k * p.a_col]);
+                    own[r] += x * weights;
+#ifdef GATED
+                    other[r] += x * others;
+#endif
                 }
             }
         }
     }
     for (uint r = 0u; r < p.m; ++r) {
         vec4 all = total(next(own), part, parts, ACROSS);
+#ifdef GATED
+        vec4 rest = total(next(other), part, parts, ACROSS);
+#else
+        vec4 rest = vec4(0.0);
+#endif
         if (part == 0u) {
             [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                store(batch, r, col + i, all[i]);
+                store(batch, r, col + i, all[i], rest[i]);
             }
         }
     }

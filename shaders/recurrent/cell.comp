@@ -4,24 +4,12 @@
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
-#include "cell_kind.glsl"
 #include "grid.glsl"
 #define FUNCTIONS_OF_GATES
 #include "functions.glsl"
+#include "cell_spec.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, KIND, 0u);
-SPEC(2, uint, BIASED, 0u);
-SPEC(3, uint, PEEPHOLES, 0u);
-SPEC(4, uint, LENGTHS, 0u);
-SPEC(5, uint, CLIPPED, 0u);
-SPEC(6, uint, INPUT_FORGET, 0u);
-SPEC(7, uint, F0, FN_SIGMOID);  // functions f, g and h of the first direction, then of the second
-SPEC(8, uint, G0, FN_TANH);
-SPEC(9, uint, H0, FN_TANH);
-SPEC(10, uint, F1, FN_SIGMOID);
-SPEC(11, uint, G1, FN_TANH);
-SPEC(12, uint, H1, FN_TANH);
 
 layout(set = 0, binding = 0, std430) readonly buffer XW { T xw[]; };        // [direction][row of X][gate][element]
 layout(set = 0, binding = 1, std430) readonly buffer HR { T hr[]; };
@@ -89,14 +77,12 @@ void main()
     }
     uint x_at = dir * p.x_dir + time * p.x_step + b * p.x_batch + j;
     uint r_at = dir * p.r_dir + b * p.r_batch + j;
-    const uint GATES = KIND == KIND_RNN ? 1u : (KIND == KIND_LSTM ? 4u : 3u);
     uint bias_at = dir * 2u * GATES * p.hidden + j;
 
-    float own[4];
-    float back[4];
+    float own[4] = float[4](0.0, 0.0, 0.0, 0.0);
+    float back[4] = float[4](0.0, 0.0, 0.0, 0.0);
     for (uint g = 0u; g < GATES; ++g) {
         own[g] = float(xw[x_at + g * p.hidden]);
-        back[g] = 0.0;
         if (KIND == KIND_GRU_COMBINED) {
             if (g == 2u) {
                 back[g] = float(hr[r_at]);
@@ -110,30 +96,21 @@ void main()
         }
     }
 
-    float h;
-    if (KIND == KIND_RNN) {
-        h = finish(own[0] + back[0], 0u);
-    } else if (KIND == KIND_LSTM) {
-        vec3 weights = vec3(0.0);
-        if (PEEPHOLES != 0u) {
-            uint p_at = dir * 3u * p.hidden + j;
-            weights = vec3(peepholes[p_at], peepholes[p_at + p.hidden], peepholes[p_at + 2u * p.hidden]);
-        }
-        vec4 sums = vec4(own[0] + back[0], own[1] + back[1], own[2] + back[2], own[3] + back[3]);
-        float c = second[i];
-        h = lstm(sums, weights, c);
-        second[i] = c;
-    } else if (KIND == KIND_GRU_BEFORE) {
+    if (KIND == KIND_GRU_BEFORE) {
         second[i] = finish(own[0] + back[0], 0u);
         y[at] = T(finish(own[1] + back[1], 0u) * float(state[at]));
         return;
-    } else {
-        float z = KIND == KIND_GRU_COMBINED ? second[i] : finish(own[0] + back[0], 0u);
-        float sum = own[2] + back[2];
-        if (KIND == KIND_GRU) {
-            sum = own[2] + finish(own[1] + back[1], 0u) * back[2];
-        }
-        h = (1.0 - z) * finish(sum, 1u) + z * float(state[at]);
+    }
+    vec3 weights = vec3(0.0);
+    if (PEEPHOLES != 0u) {
+        uint p_at = dir * 3u * p.hidden + j;
+        weights = vec3(peepholes[p_at], peepholes[p_at + p.hidden], peepholes[p_at + 2u * p.hidden]);
+    }
+    float c = KIND == KIND_LSTM || KIND == KIND_GRU_COMBINED ? second[i] : 0.0;
+    float h = next_state(vec4(own[0], own[1], own[2], own[3]), vec4(back[0], back[1], back[2], back[3]), weights,
+                         float(state[at]), c);
+    if (KIND == KIND_LSTM) {
+        second[i] = c;
     }
     state[at] = T(h);
     y[y_at] = T(h);

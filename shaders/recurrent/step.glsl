@@ -1,5 +1,5 @@
-// What a time step does to sums of gates. Declare before: the specialization constants F0 to H1, CLIPPED and
-// INPUT_FORGET, the parameters clip, alpha[6] and beta[6] in `p`, and `uint dir`.
+// What a time step does to sums of gates. Include cell_spec.glsl before, and declare the parameters clip, alpha[6] and
+// beta[6] in `p`, and `uint dir`.
 #ifndef ONEPOOL_STEP_GLSL
 #define ONEPOOL_STEP_GLSL
 
@@ -30,6 +30,21 @@ float lstm(vec4 sums, vec3 peepholes, inout float c)
     uint code = dir == 0u ? H0 : H1;
     uint at = dir * 3u + 2u;
     return finish(sums.y + peepholes.y * c, 0u) * activate(c, code, p.alpha[at], p.beta[at]);
+}
+
+// The state after h and c: `own` is what the gates get from X, `back` what they get from the state, each with its bias. Of
+// KIND_GRU_BEFORE the product is that of the scaled state; of KIND_GRU_COMBINED c is the gate z.
+float next_state(vec4 own, vec4 back, vec3 peepholes, float h, inout float c)
+{
+    if (KIND == KIND_RNN) {
+        return finish(own.x + back.x, 0u);
+    }
+    if (KIND == KIND_LSTM) {
+        return lstm(own + back, peepholes, c);
+    }
+    float z = KIND == KIND_GRU_COMBINED ? c : finish(own.x + back.x, 0u);
+    float reset = KIND == KIND_GRU ? finish(own.y + back.y, 0u) : 1.0;
+    return (1.0 - z) * finish(own.z + reset * back.z, 1u) + z * h;
 }
 
 #endif

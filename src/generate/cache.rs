@@ -34,12 +34,12 @@ impl CacheTensor {
         Ok(TensorInfo::new(self.info.dtype, shape))
     }
 
-    fn heads(&self) -> usize {
+    pub(super) fn heads(&self) -> usize {
         self.info.shape[1]
     }
 
     /// Bytes of one token of one head.
-    fn row_bytes(&self) -> usize {
+    pub(super) fn row_bytes(&self) -> usize {
         self.info.shape[3] * self.info.dtype.bytes()
     }
 
@@ -59,8 +59,8 @@ impl CacheTensor {
 /// The memory of one tensor of a cache.
 #[derive(Clone, Debug)]
 enum Place {
-    /// Pages of the process, where device and host share memory or several devices read them.
-    Region(Arc<SharedRegion>),
+    /// Pages of the process, where device and host share memory or several devices read them; and the first byte.
+    Region(Arc<SharedRegion>, usize),
     /// Memory of a device of its own.
     Buffer(Buffer),
 }
@@ -100,14 +100,28 @@ impl CacheMemory {
                 let desc = BufferDesc { bytes, placement: Placement::Device, label: "keys and values" };
                 Place::Buffer(context.create_buffer(&desc)?)
             }
-            None => Place::Region(HostRegion::new(bytes)?.into_shared()),
+            None => Place::Region(HostRegion::new(bytes)?.into_shared(), 0),
         };
         let memory = CacheMemory { place, rows };
-        memory.fill(session, tensor, 0)?;
+        memory.fill(session, tensor, sequences, 0)?;
         Ok(memory)
     }
 
-    /// Fills all of it with a byte.
+    /// As [`CacheMemory::new`], in the application's memory from byte `first` on, which has so many.
+    ///
+    /// # Errors
+    /// The region is in use.
+    pub(super) fn in_region(
+        region: &Arc<SharedRegion>,
+        first: usize,
+        bytes: usize,
+        rows: usize,
+    ) -> Result<Self, GenerateError> {
+        region.write()?[first..first + bytes].fill(0);
+        Ok(CacheMemory { place: Place::Region(Arc::clone(region), first), rows })
+    }
+
+    /// Fills all of it, of so many sequences, with a byte.
     ///
     /// # Errors
     /// What the device says.
@@ -115,10 +129,14 @@ impl CacheMemory {
         &self,
         session: &Session,
         tensor: &CacheTensor,
+        sequences: usize,
         byte: u8,
     ) -> Result<(), GenerateError> {
         match &self.place {
-            Place::Region(region) => region.write()?.fill(byte),
+            Place::Region(region, first) => {
+                let bytes = sequences * tensor.bytes(self.rows);
+                region.write()?[*first..first + bytes].fill(byte);
+            }
             Place::Buffer(buffer) => {
                 if let Some(context) = tensor.context(session) {
                     context.queue()?.enqueue_fill(buffer, u32::from_ne_bytes([byte; 4]))?.wait()?;
@@ -137,13 +155,69 @@ impl CacheMemory {
         tensor: &CacheTensor,
         sequences: &Range<usize>,
     ) -> Result<Memory<'static>, GenerateError> {
-        let each = tensor.bytes(self.rows) as u64;
-        let (start, end) = (sequences.start as u64 * each, sequences.end as u64 * each);
-        let memory = match &self.place {
-            Place::Region(region) => Memory::region_range(region, ByteRange::new(start, end)),
-            Place::Buffer(buffer) => Memory::buffer(&buffer.sub_buffer(start, end - start)?),
-        };
+        let each = tensor.bytes(self.rows);
+        let memory = self.bytes(sequences.start * each..sequences.end * each)?;
         Ok(memory.shape(tensor.sized(sequences.len(), self.rows)?.shape))
+    }
+
+    /// A part of it, to be bound.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn bytes(&self, range: Range<usize>) -> Result<Memory<'static>, GenerateError> {
+        let (start, end) = (range.start as u64, range.end as u64);
+        Ok(match &self.place {
+            Place::Region(region, first) => {
+                let first = *first as u64;
+                Memory::region_range(region, ByteRange::new(first + start, first + end))
+            }
+            Place::Buffer(buffer) => Memory::buffer(&buffer.sub_buffer(start, end - start)?),
+        })
+    }
+
+    /// Copies parts of it to parts of another memory of the same tensor. A device copies in its own time: [`finish`] waits.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn copy_to(
+        &self,
+        to: &CacheMemory,
+        session: &Session,
+        tensor: &CacheTensor,
+        parts: impl IntoIterator<Item = (Range<usize>, Range<usize>)>,
+    ) -> Result<(), GenerateError> {
+        match (&self.place, &to.place) {
+            (Place::Region(from, first), Place::Region(to, to_first)) => {
+                if Arc::ptr_eq(from, to) {
+                    let mut bytes = from.write()?;
+                    for (from, to) in parts {
+                        bytes.copy_within(first + from.start..first + from.end, to_first + to.start);
+                    }
+                    return Ok(());
+                }
+                let (from_bytes, mut to_bytes) = (from.read()?, to.write()?);
+                for (from, to) in parts {
+                    let from = from_bytes.get(first + from.start..first + from.end);
+                    let to = to_bytes.get_mut(to_first + to.start..to_first + to.end);
+                    if let (Some(from), Some(to)) = (from, to) {
+                        to.copy_from_slice(from);
+                    }
+                }
+            }
+            (Place::Buffer(from_buffer), Place::Buffer(to_buffer)) => {
+                let Some(context) = tensor.context(session) else { return Ok(()) };
+                let queue = context.queue()?;
+                for (from, to) in parts {
+                    let part = |buffer: &Buffer, range: Range<usize>| {
+                        buffer.sub_buffer(range.start as u64, range.len() as u64)
+                    };
+                    queue.enqueue_copy(&part(from_buffer, from)?, &part(to_buffer, to)?)?;
+                }
+            }
+            // All memory of a tensor is of one kind, which its device decides.
+            _ => return Err(GenerateError::Unsupported("a cache on two kinds of memory".to_owned())),
+        }
+        Ok(())
     }
 }
 
@@ -169,55 +243,50 @@ impl Rows<'_> {
         if count == 0 {
             return Ok(());
         }
-        match (&self.memory.place, &to.memory.place) {
-            (Place::Region(from_region), Place::Region(to_region)) => {
-                let (from_bytes, mut to_bytes) = (from_region.read()?, to_region.write()?);
-                for head in 0..tensor.heads() {
-                    let (from, to) = (self.range(tensor, head, count), to.range(tensor, head, count));
-                    if let (Some(from), Some(to)) = (from_bytes.get(from), to_bytes.get_mut(to)) {
-                        to.copy_from_slice(from);
-                    }
-                }
-            }
-            (Place::Buffer(from_buffer), Place::Buffer(to_buffer)) => {
-                let Some(context) = tensor.context(session) else { return Ok(()) };
-                let queue = context.queue()?;
-                for head in 0..tensor.heads() {
-                    let (from, to) = (self.range(tensor, head, count), to.range(tensor, head, count));
-                    let part = |buffer: &Buffer, range: Range<usize>| {
-                        buffer.sub_buffer(range.start as u64, range.len() as u64)
-                    };
-                    queue.enqueue_copy(&part(from_buffer, from)?, &part(to_buffer, to)?)?;
-                }
-            }
-            // All memory of a tensor is of one kind, which its device decides.
-            _ => return Err(GenerateError::Unsupported("a cache on two kinds of memory".to_owned())),
-        }
-        Ok(())
+        let parts = (0..tensor.heads())
+            .map(|head| (self.range(tensor, head, count), to.range(tensor, head, count)))
+            .collect::<Vec<_>>();
+        self.memory.copy_to(to.memory, session, tensor, parts)
     }
 }
 
-/// Mapped memory for the rows of one sequence, of the kind that copies to and from it take.
+/// Mapped memory of so many bytes, of the kind that copies to and from a tensor's take.
 fn staging(
     session: &Session,
     tensor: &CacheTensor,
-    rows: usize,
+    bytes: usize,
     placement: Placement,
 ) -> Result<CacheMemory, GenerateError> {
-    let bytes = tensor.bytes(rows).max(16);
+    let bytes = bytes.max(16);
     let place = match tensor.context(session) {
         Some(context) => {
             let bytes = (bytes as u64).next_multiple_of(16);
             let desc = BufferDesc { bytes, placement, label: "keys and values of a file" };
             Place::Buffer(context.create_buffer(&desc)?)
         }
-        None => Place::Region(HostRegion::new(bytes)?.into_shared()),
+        None => Place::Region(HostRegion::new(bytes)?.into_shared(), 0),
     };
-    Ok(CacheMemory { place, rows })
+    Ok(CacheMemory { place, rows: 0 })
+}
+
+/// Each of `parts` with where it lies when all are put one after another.
+fn joined(parts: &[Range<usize>]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    let starts = parts.iter().scan(0, |end, part| {
+        let start = *end;
+        *end += part.len();
+        Some(start..*end)
+    });
+    parts.iter().cloned().zip(starts)
 }
 
 impl CacheMemory {
-    /// The first `count` rows of each head of a sequence.
+    /// Where the first `count` rows of each head of a sequence lie.
+    pub(super) fn rows_of(&self, tensor: &CacheTensor, sequence: usize, count: usize) -> Vec<Range<usize>> {
+        let rows = Rows { memory: self, sequence, at: 0 };
+        (0..tensor.heads()).map(|head| rows.range(tensor, head, count)).collect()
+    }
+
+    /// The bytes of `parts`, one after another.
     ///
     /// # Errors
     /// What the device says.
@@ -225,22 +294,21 @@ impl CacheMemory {
         &self,
         session: &Session,
         tensor: &CacheTensor,
-        sequence: usize,
-        count: usize,
+        parts: &[Range<usize>],
     ) -> Result<Vec<u8>, GenerateError> {
-        let staged = staging(session, tensor, count, Placement::Readback)?;
-        let to = Rows { memory: &staged, sequence: 0, at: 0 };
-        Rows { memory: self, sequence, at: 0 }.copy_to(&to, session, tensor, count)?;
+        let len = parts.iter().map(Range::len).sum();
+        let staged = staging(session, tensor, len, Placement::Readback)?;
+        self.copy_to(&staged, session, tensor, joined(parts))?;
         finish(session, std::slice::from_ref(tensor))?;
-        let mut bytes = vec![0; tensor.bytes(count)];
+        let mut bytes = vec![0; len];
         match &staged.place {
-            Place::Region(region) => bytes.copy_from_slice(&region.read()?[..tensor.bytes(count)]),
+            Place::Region(region, _) => bytes.copy_from_slice(&region.read()?[..len]),
             Place::Buffer(buffer) => buffer.map_read()?.copy_to(&mut bytes)?,
         }
         Ok(bytes)
     }
 
-    /// Writes the first `count` rows of each head of a sequence, of which `bytes` has all.
+    /// Writes `parts`, whose bytes are one after another in `bytes`.
     ///
     /// # Errors
     /// What the device says.
@@ -248,17 +316,15 @@ impl CacheMemory {
         &self,
         session: &Session,
         tensor: &CacheTensor,
-        sequence: usize,
-        count: usize,
+        parts: &[Range<usize>],
         bytes: &[u8],
     ) -> Result<(), GenerateError> {
-        let staged = staging(session, tensor, count, Placement::Upload)?;
+        let staged = staging(session, tensor, bytes.len(), Placement::Upload)?;
         match &staged.place {
-            Place::Region(region) => region.write()?[..bytes.len()].copy_from_slice(bytes),
+            Place::Region(region, _) => region.write()?[..bytes.len()].copy_from_slice(bytes),
             Place::Buffer(buffer) => buffer.map_write()?[..bytes.len()].copy_from_slice(bytes),
         }
-        let from = Rows { memory: &staged, sequence: 0, at: 0 };
-        from.copy_to(&Rows { memory: self, sequence, at: 0 }, session, tensor, count)?;
+        staged.copy_to(self, session, tensor, joined(parts).map(|(own, staged)| (staged, own)))?;
         finish(session, std::slice::from_ref(tensor))
     }
 }

@@ -26,6 +26,15 @@ pub(super) struct Call<'a> {
     pub(super) positions: usize,
 }
 
+/// Tokens that are to be added to a sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part<'a> {
+    pub(super) sequence: usize,
+    pub(super) tokens: &'a [u32],
+    /// The first token of which the logits are wanted.
+    pub(super) from: usize,
+}
+
 /// What a run did.
 #[derive(Debug)]
 pub(super) struct Ran {

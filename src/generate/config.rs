@@ -18,6 +18,8 @@ pub(super) struct Names {
     pub(super) past: [String; 2],
     pub(super) logits: String,
     pub(super) present: [String; 2],
+    /// Where the tokens of each sequence end, how many it has already, and its pages, in graphs with a cache in pages.
+    pub(super) pages: [String; 3],
 }
 
 impl Default for Names {
@@ -30,6 +32,7 @@ impl Default for Names {
             past: [text("past_key_values.%d.key"), text("past_key_values.%d.value")],
             logits: text("logits"),
             present: [text("present.%d.key"), text("present.%d.value")],
+            pages: ["cumulative_sequence_lengths", "past_sequence_lengths", "block_table"].map(text),
         }
     }
 }
@@ -113,6 +116,9 @@ struct GenaiInputs {
     past_key_names: Option<String>,
     past_value_names: Option<String>,
     past_names: Option<String>,
+    cumulative_sequence_lengths: Option<String>,
+    past_sequence_lengths: Option<String>,
+    block_table: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -231,6 +237,7 @@ impl Config {
         let defaults = Names::default();
         let [key, value] = defaults.past;
         let [new_key, new_value] = defaults.present;
+        let [ends, lens, table] = defaults.pages;
         let (inputs, outputs) = (decoder.inputs, decoder.outputs);
         let names = Names {
             ids: inputs.input_ids.unwrap_or(defaults.ids),
@@ -241,6 +248,11 @@ impl Config {
             present: [
                 outputs.present_key_names.unwrap_or(new_key),
                 outputs.present_value_names.unwrap_or(new_value),
+            ],
+            pages: [
+                inputs.cumulative_sequence_lengths.unwrap_or(ends),
+                inputs.past_sequence_lengths.unwrap_or(lens),
+                inputs.block_table.unwrap_or(table),
             ],
         };
         Ok(Config {

@@ -1,7 +1,7 @@
 //! The cache of a conversation in a file.
 //!
 //! A mark, the length of a description and the description in JSON; then the rows of each tensor of the cache, head by
-//! head; last a hash of all before.
+//! head (of a cache in pages token by token); last a hash of all before.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -48,22 +48,25 @@ impl Layout {
     }
 }
 
-/// Writes what the first sequence of `decoder` has, which are `tokens`.
+/// Writes what a sequence of `decoder` has, which are `tokens`.
 ///
 /// # Errors
 /// [`GenerateError::Write`], and what the device says.
-pub(super) fn save(decoder: &Decoder, tokens: &[u32], model: &str, path: &Path) -> Result<(), GenerateError> {
-    let (tensors, memory, sequence) = decoder.tensors(0);
-    let (model, layouts) = (model.to_owned(), tensors.iter().map(Layout::of).collect());
+pub(super) fn save(
+    decoder: &Decoder,
+    sequence: usize,
+    tokens: &[u32],
+    model: &str,
+    path: &Path,
+) -> Result<(), GenerateError> {
+    let (model, layouts) = (model.to_owned(), decoder.tensors().iter().map(Layout::of).collect());
     let description = Description { model, tokens: tokens.to_vec(), tensors: layouts };
     let failed = |source| GenerateError::Write { path: path.to_owned(), source };
     let text = serde_json::to_vec(&description).map_err(|e| failed(e.into()))?;
     let mut bytes = MARK.to_vec();
     bytes.extend((text.len() as u64).to_le_bytes());
     bytes.extend(text);
-    for (tensor, memory) in tensors.iter().zip(memory) {
-        bytes.extend(memory.read(decoder.session(), tensor, sequence, tokens.len())?);
-    }
+    decoder.read(sequence, tokens.len(), &mut bytes)?;
     bytes.extend(Digest::of(&bytes).hex().as_bytes());
     // Whole or not at all: a file of the same name is kept until the new one is there.
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -79,12 +82,13 @@ pub(super) fn save(decoder: &Decoder, tokens: &[u32], model: &str, path: &Path) 
     })
 }
 
-/// Fills the first sequence of `decoder` from a file; gives its tokens.
+/// Fills a sequence of `decoder` from a file; gives its tokens.
 ///
 /// # Errors
 /// [`GenerateError::Read`], [`GenerateError::Conversation`], [`GenerateError::PromptTooLong`], and what the device says.
 pub(super) fn restore(
     decoder: &mut Decoder,
+    sequence: usize,
     context: usize,
     model: &str,
     path: &Path,
@@ -102,7 +106,7 @@ pub(super) fn restore(
         return Err(damaged());
     }
     let description: Description = serde_json::from_slice(text).map_err(|_| damaged())?;
-    let (tensors, _, _) = decoder.tensors(0);
+    let tensors = decoder.tensors();
     let layouts: Vec<Layout> = tensors.iter().map(Layout::of).collect();
     if description.model != model || description.tensors != layouts {
         return Err(wrong("the conversation is of another model"));
@@ -112,16 +116,8 @@ pub(super) fn restore(
         return Err(GenerateError::PromptTooLong { tokens: tokens.len(), capacity, context });
     }
     let sizes: usize = tensors.iter().map(|tensor| tensor.bytes(tokens.len())).sum();
-    let (mut rows, _) =
-        rest.split_at_checked(sizes).filter(|(_, hash)| hash.len() == 64).ok_or_else(damaged)?;
-    decoder.refill(0, tokens.len(), |session, tensors, memory, sequence| {
-        for (tensor, memory) in tensors.iter().zip(memory) {
-            let (own, others) = rows.split_at(tensor.bytes(tokens.len()));
-            memory.write(session, tensor, sequence, tokens.len(), own)?;
-            rows = others;
-        }
-        Ok(())
-    })?;
+    let (rows, _) = rest.split_at_checked(sizes).filter(|(_, hash)| hash.len() == 64).ok_or_else(damaged)?;
+    decoder.refill(sequence, &tokens, rows)?;
     Ok(tokens)
 }
 
@@ -129,8 +125,7 @@ pub(super) fn restore(
 fn read(decoder: &Decoder, path: &Path) -> Result<Vec<u8>, GenerateError> {
     use std::io::Read as _;
     let failed = |source| GenerateError::Read { path: path.to_owned(), source };
-    let (tensors, _, _) = decoder.tensors(0);
-    let rows: usize = tensors.iter().map(|tensor| tensor.bytes(decoder.capacity())).sum();
+    let rows: usize = decoder.tensors().iter().map(|tensor| tensor.bytes(decoder.capacity())).sum();
     let limit = (rows + MAX_DESCRIPTION + 128) as u64;
     let (file, found) = regular(path).map_err(failed)?;
     if found.len() > limit {

@@ -3,13 +3,15 @@
 use std::ops::Range;
 
 use super::cache::{CacheMemory, CacheTensor, KeyValueCache};
-use super::call::{Call, Ran};
+use super::call::{Call, Part, Ran};
 use super::config::Config;
 use super::error::GenerateError;
 use super::fixed::{FixedPlan, FixedRuns};
 use super::growing::GrowingRuns;
 use super::io::DecoderIo;
 use super::padded::{PaddedPlan, PaddedRuns};
+use super::paged::PagedRuns;
+use super::pool::PagePool;
 use crate::session::{RunOptions, Session};
 
 /// The most tokens of one run.
@@ -39,6 +41,7 @@ enum Runs {
     Fixed(FixedRuns),
     Padded(PaddedRuns),
     Growing(GrowingRuns),
+    Paged(PagedRuns),
 }
 
 /// How the cache grows, for who is told.
@@ -52,6 +55,8 @@ pub(super) enum Growth {
     Padded,
     /// Each length has a plan of its own.
     Planned,
+    /// Rows are written to pages that a table names.
+    Pages,
 }
 
 impl Decoder {
@@ -98,13 +103,40 @@ impl Decoder {
             return Err(GenerateError::DType { name, expected: "floating point numbers", got });
         }
         io.vocabulary = vocabulary;
-        let mut largest = LARGEST_CHUNK;
-        while largest > 1 && largest.saturating_mul(planned.info.bytes()) > MAX_LOGITS_BYTES {
-            largest /= 2;
-        }
+        let largest = largest_chunk(planned.info.bytes());
         let runs =
             Runs::new(&session, &io, tensors, (fixed, padded, growing.map(|g| g.0)), capacity, largest)?;
         Ok(Decoder { session, io, runs, capacity, lens: vec![0] })
+    }
+
+    /// As [`Decoder::new`] for a graph with a cache in the pages of `pool`.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn paged(
+        session: Session,
+        config: &Config,
+        context: Option<usize>,
+        pool: PagePool,
+        is_own: bool,
+    ) -> Result<Self, GenerateError> {
+        let capacity = context.unwrap_or(config.max_length.min(DEFAULT_CONTEXT));
+        if !(2..=config.context).contains(&capacity) {
+            return Err(GenerateError::Context { asked: capacity, context: config.context });
+        }
+        let (mut io, _) = DecoderIo::find(&session, config)?;
+        let pool = match is_own {
+            true => pool.again(&session, capacity.div_ceil(pool.page_tokens()))?,
+            false => pool,
+        };
+        let (mut runs, planned) = PagedRuns::new(&session, &io, pool, is_own, capacity)?;
+        let &[1, vocabulary] = planned.info.shape.dims() else {
+            let (name, got) = (planned.name, planned.info.shape.to_string());
+            return Err(GenerateError::Shape { name, expected: "[tokens, vocabulary]", got });
+        };
+        io.vocabulary = vocabulary;
+        runs.limit_chunk(largest_chunk(planned.info.bytes()));
+        Ok(Decoder { session, io, runs: Runs::Paged(runs), capacity, lens: vec![0] })
     }
 
     /// Tokens that the cache of a sequence has room for.
@@ -132,6 +164,7 @@ impl Decoder {
             Runs::Fixed(_) => Growth::Copied,
             Runs::Padded(_) => Growth::Padded,
             Runs::Growing(_) => Growth::Planned,
+            Runs::Paged(_) => Growth::Pages,
         }
     }
 
@@ -139,7 +172,53 @@ impl Decoder {
     pub(super) fn cache(&self) -> Option<&KeyValueCache> {
         match &self.runs {
             Runs::Fixed(runs) => Some(runs.cache()),
-            Runs::Padded(_) | Runs::Growing(_) => None,
+            Runs::Padded(_) | Runs::Growing(_) | Runs::Paged(_) => None,
+        }
+    }
+
+    /// The pages, where the cache is in pages.
+    pub(super) fn pool(&self) -> Option<&PagePool> {
+        if let Runs::Paged(runs) = &self.runs { Some(runs.pool()) } else { None }
+    }
+
+    /// Begins a sequence anew with the tokens of `wanted` that pages have, which are more than `kept` of its own, or keeps
+    /// those; gives their number.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    pub(super) fn share(
+        &mut self,
+        sequence: usize,
+        wanted: &[u32],
+        kept: usize,
+    ) -> Result<usize, GenerateError> {
+        if let Runs::Paged(runs) = &mut self.runs
+            && let Some(len) = runs.begin(sequence, wanted, kept)
+        {
+            self.lens[sequence] = len;
+            return Ok(len);
+        }
+        self.truncate(sequence, kept)?;
+        Ok(kept)
+    }
+
+    /// Makes a sequence begin with the tokens of another, on the same pages; says whether the cache has pages.
+    pub(super) fn fork(&mut self, from: usize, to: usize) -> bool {
+        let Runs::Paged(runs) = &mut self.runs else { return false };
+        runs.fork(from, to);
+        self.lens[to] = self.lens[from];
+        true
+    }
+
+    /// Makes room for `more` tokens of a sequence.
+    ///
+    /// # Errors
+    /// [`GenerateError::PagesFull`], and what the device says.
+    pub(super) fn make_room(&mut self, sequence: usize, more: usize) -> Result<(), GenerateError> {
+        if let Runs::Paged(runs) = &mut self.runs {
+            runs.make_room(&self.session, sequence, more)
+        } else {
+            Ok(())
         }
     }
 
@@ -156,6 +235,7 @@ impl Decoder {
             Runs::Fixed(runs) => runs.resize(&self.session, sequences)?,
             Runs::Padded(runs) => runs.resize(sequences),
             Runs::Growing(runs) => runs.resize(sequences),
+            Runs::Paged(runs) => runs.resize(&self.session, sequences)?,
         }
         Ok(())
     }
@@ -171,6 +251,9 @@ impl Decoder {
         {
             runs.reserve(&self.session, sequence, len)?;
         }
+        if let Runs::Paged(runs) = &mut self.runs {
+            runs.truncate(sequence, len);
+        }
         self.lens[sequence] = len;
         Ok(())
     }
@@ -182,38 +265,75 @@ impl Decoder {
             Runs::Fixed(_) => {}
             Runs::Padded(runs) => runs.forget(),
             Runs::Growing(runs) => runs.resize(self.lens.len()),
+            Runs::Paged(runs) => runs.forget(),
         }
     }
 
-    /// The tensors of the cache, and the memory that has those of `sequence` with the sequence's place in it.
-    pub(super) fn tensors(&self, sequence: usize) -> (&[CacheTensor], &[CacheMemory], usize) {
+    /// The tensors of the cache.
+    pub(super) fn tensors(&self) -> &[CacheTensor] {
         match &self.runs {
-            Runs::Fixed(runs) => (runs.cache().tensors(), runs.cache().memory(sequence), sequence),
-            Runs::Padded(runs) => (runs.tensors(), runs.memory(), sequence),
-            Runs::Growing(runs) => (runs.tensors(), runs.memory(sequence), 0),
+            Runs::Fixed(runs) => runs.cache().tensors(),
+            Runs::Padded(runs) => runs.tensors(),
+            Runs::Growing(runs) => runs.tensors(),
+            Runs::Paged(runs) => runs.pool().tensors(),
         }
     }
 
-    /// Makes the cache of a sequence have `len` tokens, whose rows `write` writes.
+    /// The memory of each tensor, and where in it the first `count` tokens of a sequence lie.
+    fn places(&self, sequence: usize, count: usize) -> Vec<(&CacheMemory, Vec<Range<usize>>)> {
+        let (memory, at) = match &self.runs {
+            Runs::Fixed(runs) => (runs.cache().memory(sequence), sequence),
+            Runs::Padded(runs) => (runs.memory(), sequence),
+            Runs::Growing(runs) => (runs.memory(sequence), 0),
+            Runs::Paged(runs) => return runs.places(sequence, count),
+        };
+        let places = self.tensors().iter().zip(memory);
+        places.map(|(tensor, memory)| (memory, memory.rows_of(tensor, at, count))).collect()
+    }
+
+    /// Appends the keys and values of the first `count` tokens of a sequence to `bytes`.
     ///
     /// # Errors
-    /// Memory ran out, and what `write` says; the sequence is empty then.
+    /// What the device says.
+    pub(super) fn read(
+        &self,
+        sequence: usize,
+        count: usize,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), GenerateError> {
+        for (tensor, (memory, parts)) in self.tensors().iter().zip(self.places(sequence, count)) {
+            bytes.extend(memory.read(&self.session, tensor, &parts)?);
+        }
+        Ok(())
+    }
+
+    /// Makes a sequence have `tokens`, whose keys and values [`Decoder::read`] gave.
+    ///
+    /// # Errors
+    /// Memory ran out, and what the device says; the sequence is empty then.
     pub(super) fn refill(
         &mut self,
         sequence: usize,
-        len: usize,
-        write: impl FnOnce(&Session, &[CacheTensor], &[CacheMemory], usize) -> Result<(), GenerateError>,
+        tokens: &[u32],
+        mut bytes: &[u8],
     ) -> Result<(), GenerateError> {
         self.truncate(sequence, 0)?;
         let mut lens = self.lens.clone();
-        lens[sequence] = len;
+        lens[sequence] = tokens.len();
         match &mut self.runs {
             Runs::Fixed(_) => {}
             Runs::Padded(runs) => runs.reserve(&self.session, &lens, 1)?,
-            Runs::Growing(runs) => runs.reserve(&self.session, sequence, len)?,
+            Runs::Growing(runs) => runs.reserve(&self.session, sequence, tokens.len())?,
+            Runs::Paged(runs) => runs.make_room(&self.session, sequence, tokens.len())?,
         }
-        let (tensors, memory, at) = self.tensors(sequence);
-        write(&self.session, tensors, memory, at)?;
+        for (tensor, (memory, parts)) in self.tensors().iter().zip(self.places(sequence, tokens.len())) {
+            let (own, others) = bytes.split_at(tensor.bytes(tokens.len()));
+            memory.write(&self.session, tensor, &parts, own)?;
+            bytes = others;
+        }
+        if let Runs::Paged(runs) = &mut self.runs {
+            runs.append(sequence, tokens);
+        }
         self.lens = lens;
         Ok(())
     }
@@ -225,7 +345,7 @@ impl Decoder {
     pub(super) fn prepare(&mut self, sequence: usize, tokens: usize) -> Result<(), GenerateError> {
         match &mut self.runs {
             Runs::Fixed(runs) => runs.prepare(&self.session, &self.io, sequence, self.lens[sequence], tokens),
-            Runs::Padded(_) | Runs::Growing(_) => Ok(()),
+            Runs::Padded(_) | Runs::Growing(_) | Runs::Paged(_) => Ok(()),
         }
     }
 
@@ -265,9 +385,20 @@ impl Decoder {
     ) -> Result<Vec<Vec<f32>>, GenerateError> {
         let given: Vec<u32> = tokens.iter().map(|token| token.unwrap_or(0)).collect();
         self.check(&given)?;
+        if matches!(self.runs, Runs::Paged(_)) {
+            let parts: Vec<Part<'_>> = (0..tokens.len())
+                .filter(|at| tokens[*at].is_some())
+                .map(|at| Part { sequence: at, tokens: &given[at..=at], from: 0 })
+                .collect();
+            let mut all = vec![Vec::new(); tokens.len()];
+            for (part, rows) in parts.iter().zip(self.run_parts(&parts, options)?) {
+                all[part.sequence] = rows.into_iter().next().unwrap_or_default();
+            }
+            return Ok(all);
+        }
         let one_run = match self.growth() {
             Growth::InPlace | Growth::Padded => tokens.len() > 1,
-            Growth::Copied | Growth::Planned => false,
+            Growth::Copied | Growth::Planned | Growth::Pages => false,
         };
         let mut all = Vec::new();
         if one_run {
@@ -288,7 +419,45 @@ impl Decoder {
         Ok(all)
     }
 
-    fn check(&self, tokens: &[u32]) -> Result<(), GenerateError> {
+    /// Adds tokens to several sequences, those of a cache in pages in one run; others run a chunk of each, and one run of
+    /// those that have one token. Gives the wanted logits of each. After an error the sequences have the tokens of the runs
+    /// before it.
+    ///
+    /// # Errors
+    /// As [`Decoder::forward`].
+    pub(super) fn run_parts(
+        &mut self,
+        parts: &[Part<'_>],
+        options: Option<&RunOptions>,
+    ) -> Result<Vec<Vec<Vec<f32>>>, GenerateError> {
+        for part in parts {
+            self.check(part.tokens)?;
+        }
+        if let Runs::Paged(runs) = &mut self.runs {
+            let logits = runs.run(&self.session, &self.io, &self.lens, parts, options)?;
+            parts.iter().for_each(|part| self.lens[part.sequence] += part.tokens.len());
+            return Ok(logits);
+        }
+        let mut all = vec![Vec::new(); parts.len()];
+        let mut single = vec![None; self.lens.len()];
+        for (part, rows) in parts.iter().zip(&mut all) {
+            match part.tokens {
+                [token] => single[part.sequence] = Some(*token),
+                tokens => *rows = self.forward(part.sequence, tokens, part.from, options)?,
+            }
+        }
+        if single.iter().any(Option::is_some) {
+            let mut logits = self.step(&single, options)?;
+            for (part, rows) in parts.iter().zip(&mut all).filter(|(part, _)| part.tokens.len() == 1) {
+                rows.push(std::mem::take(&mut logits[part.sequence]));
+            }
+        }
+        Ok(all)
+    }
+
+    /// # Errors
+    /// [`GenerateError::UnknownToken`].
+    pub(super) fn check(&self, tokens: &[u32]) -> Result<(), GenerateError> {
         let vocabulary = self.io.vocabulary;
         match tokens.iter().find(|t| **t as usize >= vocabulary) {
             Some(&token) => Err(GenerateError::UnknownToken { token, vocabulary }),
@@ -309,8 +478,23 @@ impl Decoder {
             Runs::Fixed(runs) => runs.run(&call),
             Runs::Padded(runs) => runs.run(&call),
             Runs::Growing(runs) => runs.run(&call),
+            Runs::Paged(runs) => {
+                let (sequence, size) = (call.sequences.start, runs.chunk(call.tokens.len()));
+                let part = Part { sequence, tokens: &call.tokens[..size], from: call.from };
+                let logits = runs.run(call.session, call.io, all_lens, &[part], options)?;
+                Ok(Ran { taken: size, logits: logits.into_iter().flatten().collect() })
+            }
         }
     }
+}
+
+/// The most tokens of a run, where the logits of one have so many bytes.
+fn largest_chunk(logits_bytes: usize) -> usize {
+    let mut largest = LARGEST_CHUNK;
+    while largest > 1 && largest.saturating_mul(logits_bytes) > MAX_LOGITS_BYTES {
+        largest /= 2;
+    }
+    largest
 }
 
 impl Runs {

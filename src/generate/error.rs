@@ -114,6 +114,27 @@ pub enum GenerateError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A text needs more pages than the pool can give.
+    #[error(
+        "text {text} lacks {missing} pages, and the pool of {pages} has no more to give: end a text, let cached pages go, or make the pool larger"
+    )]
+    PagesFull {
+        /// The number of the text, or of the sequence in the pool where it has none.
+        text: u64,
+        /// How many more it needs.
+        missing: usize,
+        /// Pages of the pool.
+        pages: usize,
+    },
+    /// No such text runs.
+    #[error("text {0} does not run: it has ended, or waits")]
+    NoText(
+        /// Its number.
+        u64,
+    ),
+    /// A pool of pages cannot be made so, or belongs to another model.
+    #[error("the pool of pages: {0}")]
+    Pages(String),
     /// A file could not be written.
     #[error("cannot write {}", path.display())]
     Write {
@@ -176,6 +197,30 @@ pub enum GenerateError {
     /// The session refused or failed.
     #[error(transparent)]
     Session(#[from] Error),
+}
+
+impl GenerateError {
+    /// Whether what is wrong is what the caller asked for: the prompt, a setting, a grammar, the file of a conversation.
+    /// Else it is the model's folder, a device or the system.
+    pub fn is_argument(&self) -> bool {
+        use GenerateError as E;
+        matches!(
+            self,
+            E::NoTemplate
+                | E::Template(_)
+                | E::Grammar(_)
+                | E::Draft
+                | E::Conversation { .. }
+                | E::PagesFull { .. }
+                | E::NoText(_)
+                | E::Pages(_)
+                | E::EmptyPrompt
+                | E::PromptTooLong { .. }
+                | E::Context { .. }
+                | E::UnknownToken { .. }
+                | E::Setting { .. }
+        )
+    }
 }
 
 macro_rules! from_session {

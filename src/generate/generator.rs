@@ -1,5 +1,6 @@
 //! A decoder that makes texts.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
@@ -10,6 +11,8 @@ use super::decoder::{Decoder, Growth};
 use super::error::GenerateError;
 #[cfg(feature = "grammar")]
 use super::grammar::{Constraint, Grammars};
+use super::io::DecoderIo;
+use super::pool::{PageOptions, PagePool};
 use super::sampling::Guess;
 use super::sequence::Sequence;
 use super::speculate::{Cached, Draft, look_up};
@@ -35,12 +38,12 @@ impl std::fmt::Debug for TextRequest<'_> {
 /// A decoder on a session, with the caches of its sequences.
 #[derive(Debug)]
 pub struct Generator {
-    folder: ModelFolder,
-    cached: Cached,
+    pub(super) folder: ModelFolder,
+    pub(super) cached: Cached,
     draft: Option<Draft>,
     /// Made for the first text that a grammar holds.
     #[cfg(feature = "grammar")]
-    grammars: Option<Grammars>,
+    pub(super) grammars: Option<Grammars>,
 }
 
 impl Generator {
@@ -50,14 +53,40 @@ impl Generator {
     /// # Errors
     /// [`GenerateError`] for a graph that is no decoder of the settings' kind, and what the session says.
     pub fn new(folder: ModelFolder, session: Session, context: Option<usize>) -> Result<Self, GenerateError> {
-        let decoder = Decoder::new(session, &folder.config, context)?;
-        Ok(Generator {
+        if DecoderIo::find(&session, &folder.config)?.0.pages.is_none() {
+            let decoder = Decoder::new(session, &folder.config, context)?;
+            return Ok(Generator::of(folder, decoder));
+        }
+        // One page is enough to know how many tokens it has.
+        let pool = PagePool::new(&folder, &session, &PageOptions::new(1))?;
+        let decoder = Decoder::paged(session, &folder.config, context, pool, true)?;
+        Ok(Generator::of(folder, decoder))
+    }
+
+    /// As [`Generator::new`] for a graph with a cache in pages, which are those of `pool`. Generators of other sessions on
+    /// the same model may have the same pool.
+    ///
+    /// # Errors
+    /// As there, and [`GenerateError::Pages`] for a pool of another model.
+    pub fn with_pages(
+        folder: ModelFolder,
+        session: Session,
+        context: Option<usize>,
+        pool: &PagePool,
+    ) -> Result<Self, GenerateError> {
+        pool.check(&folder)?;
+        let decoder = Decoder::paged(session, &folder.config, context, pool.clone(), false)?;
+        Ok(Generator::of(folder, decoder))
+    }
+
+    fn of(folder: ModelFolder, decoder: Decoder) -> Self {
+        Generator {
             folder,
             cached: Cached::new(decoder),
             draft: None,
             #[cfg(feature = "grammar")]
             grammars: None,
-        })
+        }
     }
 
     /// Lets a smaller model of the same tokens guess at most `most` tokens at once, which one run of this one checks. Texts
@@ -88,9 +117,15 @@ impl Generator {
         self.cached.decoder.capacity()
     }
 
-    /// Bytes of the cache of keys and values, where it has a fixed length.
+    /// Bytes of the cache of keys and values, where it has a fixed length or is in pages.
     pub fn cache_bytes(&self) -> Option<u64> {
-        self.cached.decoder.cache().map(KeyValueCache::bytes)
+        let fixed = self.cached.decoder.cache().map(KeyValueCache::bytes);
+        fixed.or_else(|| self.pages().map(PagePool::bytes))
+    }
+
+    /// The pages of the cache, where it is in pages.
+    pub fn pages(&self) -> Option<&PagePool> {
+        self.cached.decoder.pool()
     }
 
     /// Writes the tokens of the last conversation that are in the cache, with their keys and values, to a file. Of several
@@ -100,7 +135,7 @@ impl Generator {
     /// [`GenerateError::Write`], and what the device says.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), GenerateError> {
         let model = self.folder.fingerprint()?;
-        conversation::save(&self.cached.decoder, &self.cached.tokens[0], &model, path.as_ref())
+        conversation::save(&self.cached.decoder, 0, &self.cached.tokens[0], &model, path.as_ref())
     }
 
     /// Fills the cache from a file of [`Generator::save`]; gives the number of its tokens. A prompt that begins with them
@@ -112,7 +147,7 @@ impl Generator {
     pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<usize, GenerateError> {
         let (model, context) = (self.folder.fingerprint()?, self.folder.context());
         self.cached.forget();
-        let tokens = conversation::restore(&mut self.cached.decoder, context, &model, path.as_ref())?;
+        let tokens = conversation::restore(&mut self.cached.decoder, 0, context, &model, path.as_ref())?;
         self.cached.tokens[0] = tokens;
         Ok(self.cached.tokens[0].len())
     }
@@ -121,7 +156,7 @@ impl Generator {
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.folder.config.remarks.clone();
         remarks.extend(match self.cached.decoder.growth() {
-            Growth::InPlace => None,
+            Growth::InPlace | Growth::Pages => None,
             Growth::Copied => {
                 Some("the cache cannot be updated in place: each token copies it, and there are two of it")
             }
@@ -178,7 +213,8 @@ impl Generator {
         let mut constraints = self.constraints(&requests)?.into_iter();
         let mut texts = Vec::new();
         for (request, prompt) in requests.into_iter().zip(&prompts) {
-            let text = Sequence::new(&self.folder, prompt, request.options, request.told)?;
+            let options = Cow::Borrowed(request.options);
+            let text = Sequence::new(&self.folder, prompt, options, Box::new(request.told))?;
             #[cfg(feature = "grammar")]
             let text = match constraints.next().flatten() {
                 Some(constraint) => text.held_to(constraint),
@@ -201,18 +237,7 @@ impl Generator {
 
     /// The tokens of the prompts.
     fn prompts(&self, requests: &[TextRequest<'_>]) -> Result<Vec<Vec<u32>>, GenerateError> {
-        let (capacity, context) = (self.context(), self.folder.context());
-        let tokens = |request: &TextRequest<'_>| {
-            let prompt = self.folder.tokens(request.prompt)?;
-            match prompt.len() {
-                0 => Err(GenerateError::EmptyPrompt),
-                tokens if tokens >= capacity => {
-                    Err(GenerateError::PromptTooLong { tokens, capacity, context })
-                }
-                _ => Ok(prompt),
-            }
-        };
-        requests.iter().map(tokens).collect()
+        requests.iter().map(|request| prompt_of(&self.folder, request.prompt, self.context())).collect()
     }
 
     /// What holds each text.
@@ -221,15 +246,8 @@ impl Generator {
         &mut self,
         requests: &[TextRequest<'_>],
     ) -> Result<Vec<Option<Constraint>>, GenerateError> {
-        if self.grammars.is_none() && requests.iter().any(|r| r.options.grammar.is_some()) {
-            let tokenizer = self.folder.tokenizer.to_json()?;
-            self.grammars = Some(Grammars::new(&tokenizer, &self.folder.config.ends)?);
-        }
-        let held = requests.iter().map(|request| match (&self.grammars, &request.options.grammar) {
-            (Some(grammars), Some(grammar)) => grammars.constraint(grammar).map(Some),
-            _ => Ok(None),
-        });
-        held.collect()
+        let (folder, grammars) = (&self.folder, &mut self.grammars);
+        requests.iter().map(|request| constraint(folder, grammars, request.options)).collect()
     }
 }
 
@@ -343,12 +361,48 @@ impl Round<'_, '_> {
     }
 }
 
+/// The tokens of a prompt, which leaves room for one more in a cache of `capacity`.
+///
+/// # Errors
+/// [`GenerateError::EmptyPrompt`], [`GenerateError::PromptTooLong`], and what [`ModelFolder::tokens`] says.
+pub(super) fn prompt_of(
+    folder: &ModelFolder,
+    prompt: Prompt<'_>,
+    capacity: usize,
+) -> Result<Vec<u32>, GenerateError> {
+    let prompt = folder.tokens(prompt)?;
+    match prompt.len() {
+        0 => Err(GenerateError::EmptyPrompt),
+        tokens if tokens >= capacity => {
+            Err(GenerateError::PromptTooLong { tokens, capacity, context: folder.context() })
+        }
+        _ => Ok(prompt),
+    }
+}
+
+/// What holds a text, where its options have a grammar; `grammars` are made for the first.
+///
+/// # Errors
+/// [`GenerateError::Grammar`].
+#[cfg(feature = "grammar")]
+pub(super) fn constraint(
+    folder: &ModelFolder,
+    grammars: &mut Option<Grammars>,
+    options: &GenerateOptions,
+) -> Result<Option<Constraint>, GenerateError> {
+    let Some(grammar) = &options.grammar else { return Ok(None) };
+    if grammars.is_none() {
+        *grammars = Some(Grammars::new(&folder.tokenizer.to_json()?, &folder.config.ends)?);
+    }
+    grammars.as_ref().map(|grammars| grammars.constraint(grammar)).transpose()
+}
+
 fn run_options(options: &GenerateOptions) -> Option<RunOptions> {
     options.cancel.as_ref().map(|token| RunOptions::new().cancel(token))
 }
 
 /// What a run gave, unless it was cancelled.
-fn finished<T>(result: Result<T, GenerateError>) -> Result<Option<T>, GenerateError> {
+pub(super) fn finished<T>(result: Result<T, GenerateError>) -> Result<Option<T>, GenerateError> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(GenerateError::Session(Error::Session(SessionError::Cancelled { .. }))) => Ok(None),

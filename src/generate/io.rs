@@ -17,6 +17,18 @@ pub(super) struct DecoderIo {
     pub(super) logits: String,
     /// Number of logits of a token.
     pub(super) vocabulary: usize,
+    /// What tells the pages of a cache in pages.
+    pub(super) pages: Option<PagesIo>,
+}
+
+/// Inputs of a graph with a cache in pages, whose tokens have one dimension.
+#[derive(Clone, Debug)]
+pub(super) struct PagesIo {
+    pub(super) ends: IntInput,
+    pub(super) past: IntInput,
+    pub(super) table: IntInput,
+    /// Tokens of a page, where the graph declares them.
+    pub(super) rows: Option<usize>,
 }
 
 impl DecoderIo {
@@ -40,6 +52,11 @@ impl DecoderIo {
         if !outputs.iter().any(|io| io.name == names.logits) {
             return Err(no_name("output", &names.logits, &outputs));
         }
+        let [ends, past, table] = [0, 1, 2].map(|i| find(&names.pages[i]));
+        let mut pages = match (ends?, past?, table?) {
+            (Some(ends), Some(past), Some(table)) => Some(PagesIo { ends, past, table, rows: None }),
+            _ => None,
+        };
         let mut tensors = Vec::new();
         for layer in 0..config.layers {
             for (past, present) in names.past.iter().zip(&names.present) {
@@ -50,13 +67,27 @@ impl DecoderIo {
                 if !outputs.iter().any(|io| io.name == present) {
                     return Err(no_name("output", &present, &outputs));
                 }
-                let info = cache_info(io, config)?;
+                let info = cache_info(io, config, pages.is_some())?;
+                if let (Some(pages), Some(Dim::Known(rows))) =
+                    (&mut pages, io.shape.as_ref().and_then(|shape| shape.0.get(1)))
+                {
+                    pages.rows = Some(*rows);
+                }
                 tensors.push(CacheTensor { past, present, info, device: None });
             }
         }
-        let io = DecoderIo { ids, mask, positions, logits: names.logits.clone(), vocabulary: 0 };
+        let logits = names.logits.clone();
+        let io = DecoderIo { ids, mask, positions, logits, vocabulary: 0, pages };
         let given = |name: &str| {
-            let integers = [Some(&io.ids), io.mask.as_ref(), io.positions.as_ref()];
+            let pages = io.pages.as_ref();
+            let integers = [
+                Some(&io.ids),
+                io.mask.as_ref(),
+                io.positions.as_ref(),
+                pages.map(|p| &p.ends),
+                pages.map(|p| &p.past),
+                pages.map(|p| &p.table),
+            ];
             integers.into_iter().flatten().any(|io| io.name == name) || tensors.iter().any(|t| t.past == name)
         };
         match inputs.iter().find(|io| !given(&io.name)) {
@@ -109,19 +140,27 @@ impl IntInput {
         }
     }
 
-    /// The values of `sequences`, one after another.
-    ///
-    /// # Errors
-    /// Sizes that make no tensor.
-    pub(super) fn tensor(&self, sequences: usize, values: &[i64]) -> Result<Tensor, GenerateError> {
-        let shape = [sequences, values.len() / sequences.max(1)];
+    fn tensor(&self, shape: &[usize], values: &[i64]) -> Result<Tensor, GenerateError> {
         Ok(match self.dtype {
             DType::I32 => Tensor::new(shape, &values.iter().map(|v| *v as i32).collect::<Vec<_>>())?,
             _ => Tensor::new(shape, values)?,
         })
     }
 
-    /// Writes elements from `at` on to memory of the session's own, which has `len` of them; `all` gives every element.
+    /// Writes all elements to memory of the session's own.
+    ///
+    /// # Errors
+    /// What the session says.
+    pub(super) fn write_all(
+        &self,
+        binding: &mut Binding<'static>,
+        shape: &[usize],
+        values: &[i64],
+    ) -> Result<(), GenerateError> {
+        self.write_part(binding, |_| shape.to_vec(), 0, values, || values.to_vec())
+    }
+
+    /// Writes elements from `at` on to memory of the session's own for several sequences; `all` gives every element.
     ///
     /// # Errors
     /// What the session says.
@@ -133,9 +172,21 @@ impl IntInput {
         values: &[i64],
         all: impl FnOnce() -> Vec<i64>,
     ) -> Result<(), GenerateError> {
+        self.write_part(binding, |len| vec![sequences, len / sequences.max(1)], at, values, all)
+    }
+
+    fn write_part(
+        &self,
+        binding: &mut Binding<'static>,
+        shape: impl FnOnce(usize) -> Vec<usize>,
+        at: usize,
+        values: &[i64],
+        all: impl FnOnce() -> Vec<i64>,
+    ) -> Result<(), GenerateError> {
         // An input that no command reads, or that the host does not see, is given whole.
         let Ok(view) = binding.host_view_input(&self.name) else {
-            return Ok(binding.set_input(&self.name, &self.tensor(sequences, &all())?)?);
+            let all = all();
+            return Ok(binding.set_input(&self.name, &self.tensor(&shape(all.len()), &all)?)?);
         };
         let mut bytes = view.write()?;
         match self.dtype {
@@ -152,12 +203,16 @@ fn put<const N: usize>(bytes: &mut [u8], at: usize, values: impl Iterator<Item =
     places.zip(values).for_each(|(place, value)| *place = value);
 }
 
-/// Type and shape of a cache of no token.
-fn cache_info(io: &IoInfo, config: &Config) -> Result<TensorInfo, GenerateError> {
+/// Type and shape of a cache of no token; heads come after rows where it is in pages.
+fn cache_info(io: &IoInfo, config: &Config, paged: bool) -> Result<TensorInfo, GenerateError> {
     let declared = io.shape.as_ref();
     let wrong = || GenerateError::Shape {
         name: io.name.clone(),
-        expected: "[batch, heads, past tokens, elements], with heads and elements known there or in the settings",
+        expected: if paged {
+            "[pages, rows, heads, elements], with heads and elements known there or in the settings"
+        } else {
+            "[batch, heads, past tokens, elements], with heads and elements known there or in the settings"
+        },
         got: declared.map_or("unknown".to_owned(), ToString::to_string),
     };
     let dims = match declared {
@@ -170,7 +225,7 @@ fn cache_info(io: &IoInfo, config: &Config) -> Result<TensorInfo, GenerateError>
         _ => told.ok_or_else(wrong),
     };
     let [heads, elements] = config.heads;
-    let shape = Shape::new([1, size(1, heads)?, 0, size(3, elements)?])?;
+    let shape = Shape::new([1, size(if paged { 2 } else { 1 }, heads)?, 0, size(3, elements)?])?;
     let dtype = io.dtype.unwrap_or(DType::F32);
     if !dtype.is_float() {
         let (name, expected) = (io.name.clone(), "floating point numbers");

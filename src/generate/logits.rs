@@ -4,6 +4,7 @@ use super::error::GenerateError;
 use super::io::DecoderIo;
 use crate::backend::BufferDesc;
 use crate::device::Buffer;
+use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::model::Placement;
 use crate::plan::PlannedIo;
@@ -38,7 +39,7 @@ impl Logits {
         let plan = builder.plan()?;
         let logits = plan.outputs.iter().find(|planned| planned.name == io.logits);
         let planned = logits.ok_or(SessionError::NotRun)?;
-        let own = if planned.info.shape[0] * planned.info.shape[1] > 1 {
+        let own = if planned.info.elements() > io.vocabulary {
             DeviceLogits::new(session, io, planned)?
         } else {
             None
@@ -49,9 +50,9 @@ impl Logits {
         Ok((Logits { info: planned.info.clone(), own }, builder))
     }
 
-    /// Tokens of each sequence that have logits: all of the run, or the last one.
+    /// Tokens of each sequence that have logits: all of the run, or the last one. Without padding all are of one sequence.
     pub(super) fn rows(&self) -> usize {
-        self.info.shape[1]
+        self.info.shape.dims().iter().rev().nth(1).copied().unwrap_or(1)
     }
 
     /// The logits of token `row` of `sequence` in the last run of `binding`.
@@ -73,7 +74,12 @@ impl Logits {
             Some(own) => own.copy(session, start, bytes),
             None => io.copy_logits(binding, start, bytes),
         };
-        Ok(Tensor::build(info, read)?.to_f32s()?)
+        if info.dtype != DType::F32 {
+            return Ok(Tensor::build(info, read)?.to_f32s()?);
+        }
+        let mut logits = vec![0f32; io.vocabulary];
+        read(bytemuck::cast_slice_mut(&mut logits))?;
+        Ok(logits)
     }
 }
 

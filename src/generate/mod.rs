@@ -28,6 +28,7 @@
 //! which [`Generator::remarks`] says. A prompt runs in chunks of a few sizes; the last one may be filled up with tokens
 //! that the next run overwrites.
 
+mod batcher;
 mod cache;
 mod call;
 mod config;
@@ -44,6 +45,10 @@ mod growing;
 mod io;
 mod logits;
 mod padded;
+mod page_plan;
+mod paged;
+mod pages;
+mod pool;
 mod sampling;
 mod sequence;
 mod speculate;
@@ -56,11 +61,14 @@ use std::time::Duration;
 
 use onepool_core::files::hash::Hash;
 
+pub use self::batcher::{BatchCounts, BatchOptions, Batcher, Running, TextId};
 use self::config::Config;
 pub use self::error::GenerateError;
 pub use self::generator::{Generator, TextRequest};
 #[cfg(feature = "grammar")]
 pub use self::grammar::Grammar;
+pub use self::pages::{CachedPage, Eviction, LeastRecentlyUsed, PageCounts};
+pub use self::pool::{PageOptions, PagePool};
 pub use self::sampling::Sampling;
 use self::template::ChatTemplate;
 pub use self::template::Message;

@@ -127,7 +127,7 @@ impl PaddedRuns {
             let first = |memory| Rows { memory, sequence: 0, at: 0 };
             first(memory).copy_to(&first(&kept), session, tensor, 1)?;
             finish(session, &self.tensors)?;
-            memory.fill(session, tensor, UNSEEN)?;
+            memory.fill(session, tensor, 1, UNSEEN)?;
             first(&kept).copy_to(&first(memory), session, tensor, 1)?;
             finish(session, &self.tensors)?;
         }

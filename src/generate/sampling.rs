@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::error::GenerateError;
+use crate::simd::wide;
 
 /// How the next token is chosen. The settings apply in the order of the fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -162,9 +163,6 @@ impl Sampler {
     /// Applies the penalty; gives the most likely token and its logit.
     fn penalize(&self, logits: &mut [f32], position: usize) -> Result<(u32, f32), GenerateError> {
         let bad = |what| GenerateError::NotFinite { position, what };
-        if logits.iter().any(|v| v.is_nan()) {
-            return Err(bad("NaN"));
-        }
         let penalty = self.settings.repetition_penalty;
         if penalty != 1.0 {
             for &token in &self.seen {
@@ -173,13 +171,11 @@ impl Sampler {
                 }
             }
         }
-        let mut best: Option<(u32, f32)> = None;
-        for (token, &v) in (0u32..).zip(logits.iter()) {
-            if best.is_none_or(|(_, most)| v > most) {
-                best = Some((token, v));
-            }
-        }
-        let (token, most) = best.ok_or(bad("no element"))?;
+        let (token, most) = match most_likely(logits) {
+            Some(Ok(best)) => best,
+            Some(Err(NotANumber)) => return Err(bad("NaN")),
+            None => return Err(bad("no element")),
+        };
         if !most.is_finite() {
             return Err(bad(if most > 0.0 { "infinity" } else { "minus infinity alone" }));
         }
@@ -230,6 +226,42 @@ impl Sampler {
     }
 }
 
+/// There is a NaN.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct NotANumber;
+
+/// The first of the largest logits, unless one is NaN; `None` where there are none.
+fn most_likely(logits: &[f32]) -> Option<Result<(u32, f32), NotANumber>> {
+    /// Logits that are compared side by side, and those of a part that is searched for its largest.
+    const LANES: usize = 32;
+    const PART: usize = 64 * LANES;
+    let mut best: Option<(usize, f32)> = None;
+    for (part, values) in logits.chunks(PART).enumerate() {
+        let (mut most, mut odd) = ([f32::NEG_INFINITY; LANES], [false; LANES]);
+        wide(
+            #[inline(always)]
+            || {
+                for values in values.chunks(LANES) {
+                    for ((most, odd), v) in most.iter_mut().zip(&mut odd).zip(values) {
+                        *most = if *v > *most { *v } else { *most };
+                        *odd |= v.is_nan();
+                    }
+                }
+            },
+        );
+        if odd.contains(&true) {
+            return Some(Err(NotANumber));
+        }
+        let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        if best.is_none_or(|(_, before)| most > before) {
+            best = Some((part, most));
+        }
+    }
+    let (part, most) = best?;
+    let at = part * PART + logits.get(part * PART..)?.iter().position(|v| *v == most)?;
+    Some(Ok((u32::try_from(at).ok()?, most)))
+}
+
 /// Tokens with their probabilities; all others have none.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Distribution(Vec<(u32, f64)>);
@@ -269,6 +301,27 @@ mod tests {
     fn greedy_takes_the_first_of_the_most_likely() {
         assert_eq!(counts(Sampling::GREEDY, &[1.0, 3.0, 3.0, -5.0], 3), [0, 3, 0, 0]);
         assert_eq!(counts(Sampling::GREEDY, &[f32::NEG_INFINITY, -3.0], 2), [0, 2]);
+    }
+
+    /// Found in parts of a large vocabulary as one after another.
+    #[test]
+    fn the_most_likely_token_is_the_first_of_the_largest() {
+        let mut logits: Vec<f32> =
+            (0..151_937u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 9) as f32).collect();
+        let plain = |logits: &[f32]| {
+            let best = |best: (u32, f32), (i, v): (u32, &f32)| if *v > best.1 { (i, *v) } else { best };
+            (0u32..).zip(logits).fold((0, logits[0]), best)
+        };
+        for at in [0, 5, 2047, 2048, 70_000, 151_936] {
+            assert_eq!(most_likely(&logits), Some(Ok(plain(&logits))));
+            logits[at] = 1e9;
+            assert_eq!(most_likely(&logits[..=at]), Some(Ok(plain(&logits[..=at]))));
+        }
+        assert_eq!(most_likely(&logits), Some(Ok((0, 1e9))));
+        logits[151_000] = f32::NAN;
+        assert_eq!(most_likely(&logits), Some(Err(NotANumber)));
+        assert_eq!(most_likely(&[f32::NEG_INFINITY; 3]), Some(Ok((0, f32::NEG_INFINITY))));
+        assert_eq!(most_likely(&[]), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One text in the making: tokens chosen, told and ended.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::session::CancelToken;
 /// A text in the making.
 pub(super) struct Sequence<'a> {
     folder: &'a ModelFolder,
-    options: &'a GenerateOptions,
+    options: Cow<'a, GenerateOptions>,
     sampler: Sampler,
     #[cfg(feature = "grammar")]
     constraint: Option<Constraint>,
@@ -26,8 +27,11 @@ pub(super) struct Sequence<'a> {
     /// When the first token came.
     start: Option<Instant>,
     finish: Option<Finish>,
-    told: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
+    told: Told<'a>,
 }
+
+/// Gets a text in pieces, and may end it.
+pub(super) type Told<'a> = Box<dyn FnMut(&str) -> ControlFlow<()> + 'a>;
 
 impl<'a> Sequence<'a> {
     /// # Errors
@@ -35,8 +39,8 @@ impl<'a> Sequence<'a> {
     pub(super) fn new(
         folder: &'a ModelFolder,
         prompt: &[u32],
-        options: &'a GenerateOptions,
-        told: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
+        options: Cow<'a, GenerateOptions>,
+        told: Told<'a>,
     ) -> Result<Self, GenerateError> {
         let mut sampler = Sampler::new(options.sampling)?;
         prompt.iter().for_each(|&token| sampler.see(token));
@@ -77,8 +81,8 @@ impl<'a> Sequence<'a> {
         Sequence { constraint: Some(constraint), ..self }
     }
 
-    pub(super) fn options(&self) -> &'a GenerateOptions {
-        self.options
+    pub(super) fn options(&self) -> &GenerateOptions {
+        &self.options
     }
 
     /// Tokens of the prompt and of the text.
@@ -108,7 +112,7 @@ impl<'a> Sequence<'a> {
         self.made.generation_time = self.start.map(|start| start.elapsed()).unwrap_or_default();
     }
 
-    fn is_cancelled(&self) -> bool {
+    pub(super) fn is_cancelled(&self) -> bool {
         self.options.cancel.as_ref().is_some_and(CancelToken::is_cancelled)
     }
 

@@ -61,7 +61,9 @@ impl Cached {
         let equal = cached.iter().zip(wanted).take_while(|(a, b)| a == b).count();
         let kept = equal.min(wanted.len().saturating_sub(1));
         cached.truncate(kept);
-        self.decoder.truncate(sequence, kept)?;
+        let kept = self.decoder.share(sequence, wanted, kept)?;
+        cached.clear();
+        cached.extend_from_slice(&wanted[..kept]);
         Ok(kept)
     }
 

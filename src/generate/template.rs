@@ -6,6 +6,7 @@ use minijinja::{Environment, Error, ErrorKind, context};
 use serde::Serialize;
 
 use super::error::GenerateError;
+use onepool_core::error::chain;
 
 /// Steps that a template may take.
 const MAX_STEPS: u64 = 1_000_000;
@@ -69,13 +70,7 @@ impl ChatTemplate {
 }
 
 fn problem(e: &Error) -> GenerateError {
-    let mut text = e.to_string();
-    let mut cause = std::error::Error::source(e);
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    GenerateError::Template(text)
+    GenerateError::Template(chain(e))
 }
 
 /// Text of a limited length.

@@ -6,6 +6,7 @@ mod inline;
 mod prune;
 mod validate;
 
+pub use crate::tensor::TensorSource;
 pub use crate::tensor::{Tensor, TensorError, TensorIdentity, TensorInfo};
 pub(crate) use crate::tensor::{WEIGHT_BYTES, WeakTensor, WeightStore};
 pub use builder::GraphBuilder;

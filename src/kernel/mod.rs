@@ -16,7 +16,7 @@ pub use onepool_hal::kernel::{
 };
 pub use onepool_spirv::Requires;
 
-pub(crate) use self::own::{generated, prepare};
+pub(crate) use self::own::{generated, prepare, record_into};
 #[cfg(test)]
 pub(crate) use self::own::{submit, submit_unordered};
 pub use self::select::{NoKernel, Unit};

@@ -10,9 +10,10 @@
 use std::borrow::Cow;
 
 use super::{KernelId, KernelSource};
+use crate::backend::ForeignCommands;
 #[cfg(test)]
 use crate::device::Event;
-use crate::device::{Error, Prepared, Queue};
+use crate::device::{Error, Inlay, Prepared, Queue};
 use crate::recording::Recording;
 use crate::spirv::{SpirvError, check_module};
 
@@ -43,6 +44,22 @@ pub(crate) fn generated(name: String, words: Vec<u32>) -> Result<KernelSource, S
 pub(crate) fn prepare(queue: &Queue, recording: Recording, cuts: &[usize]) -> Result<Prepared, Error> {
     // SAFETY: operators lower to parameters that keep their kernels inside the arguments (docs/SAFETY.md).
     unsafe { queue.prepare_own(recording, cuts) }
+}
+
+/// [`Queue::record_own_into`] of a recording that this crate made of a plan.
+///
+/// # Safety
+/// As there, but for the kernels.
+///
+/// # Errors
+/// As there.
+pub(crate) unsafe fn record_into(
+    queue: &Queue,
+    recording: Recording,
+    commands: &ForeignCommands,
+) -> Result<Inlay, Error> {
+    // SAFETY: as for `prepare`, and as the caller promises.
+    unsafe { queue.record_own_into(recording, commands) }
 }
 
 /// [`Queue::submit_own`] of a recording that this crate made of a plan.

@@ -7,6 +7,7 @@ use rspirv::spirv::Capability;
 
 use super::{KernelId, KernelInfo, NoKernel, Requires, Unit};
 use crate::dtype::DType;
+use crate::files::hash::Digest;
 use crate::spirv::{
     BindingAccess, BindingInfo, BindingKind, Element, ParamInfo, ScalarType, SpecInfo, ValueType,
 };
@@ -25,6 +26,12 @@ pub(super) fn words((first, bytes): (usize, usize)) -> Vec<u32> {
             .collect(),
         Err(error) => panic!("the kernels of this program are damaged: {error}"),
     }
+}
+
+/// The hash of all kernels' code.
+pub fn digest() -> Digest {
+    static DIGEST: OnceLock<Digest> = OnceLock::new();
+    *DIGEST.get_or_init(|| Digest::of(PACKED))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 mod error;
 mod options;
 pub(crate) mod pack;
+mod parallel;
 mod source;
 mod summary;
 #[cfg(test)]
@@ -23,6 +24,7 @@ pub use error::{ErrorLocation, LoadError, LoadErrorKind};
 pub use gguf::load_gguf;
 pub use onnx::{load_onnx, load_onnx_bytes, load_onnx_parts};
 pub use options::LoadOptions;
+pub(crate) use options::UsedFiles;
 pub use params::{Params, load_params, read_params, save_params, write_params};
 pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize};
 pub use tvm::{FunctionTable, TvmGraph, load_tvm, load_tvm_bytes};
@@ -56,11 +58,11 @@ pub fn load_with(path: &Path, options: &LoadOptions<'_>) -> Result<Graph, LoadEr
     match model_file(path)? {
         (path, Kind::Onnx) => {
             without_params(&path, "an ONNX model", options.params)?;
-            onnx::load_onnx_with(&path, options.progress)
+            onnx::load_onnx_with(&path, (options.progress, options.map, None))
         }
         (path, Kind::Gguf) => {
             without_params(&path, "a GGUF file", options.params)?;
-            gguf::load_gguf_with(&path, options.progress)
+            gguf::load_gguf_with(&path, (options.progress, options.map, None))
         }
         (path, Kind::Json) => load_json(&path, options),
     }
@@ -78,14 +80,25 @@ pub fn load_on(
     table: &[&str],
     any: bool,
 ) -> Result<(Graph, Vec<String>), LoadError> {
+    load_noting(path, options, table, any, &UsedFiles::default())
+}
+
+/// As [`load_on`]; the files of a model that another session may have loaded are noted in `used`.
+pub(crate) fn load_noting(
+    path: &Path,
+    options: &LoadOptions<'_>,
+    table: &[&str],
+    any: bool,
+    used: &UsedFiles,
+) -> Result<(Graph, Vec<String>), LoadError> {
     match model_file(path)? {
         (path, Kind::Onnx) => {
             without_params(&path, "an ONNX model", options.params)?;
-            Ok((onnx::load_onnx_with(&path, options.progress)?, Vec::new()))
+            Ok((onnx::load_onnx_with(&path, (options.progress, options.map, Some(used)))?, Vec::new()))
         }
         (path, Kind::Gguf) => {
             without_params(&path, "a GGUF file", options.params)?;
-            Ok((gguf::load_gguf_with(&path, options.progress)?, Vec::new()))
+            Ok((gguf::load_gguf_with(&path, (options.progress, options.map, Some(used)))?, Vec::new()))
         }
         (path, Kind::Json) => {
             let table: Vec<i32> = table.iter().map(|api| tvm::device_type::of_api(api)).collect();
@@ -117,7 +130,7 @@ fn read_json(path: &Path, options: &LoadOptions<'_>) -> Result<TvmGraph, LoadErr
         None => params_beside(path)?,
     };
     let params = match params {
-        Some(params) => params::load_params_with(&params, options.progress)?,
+        Some(params) => params::load_params_with(&params, (options.progress, options.map, None))?,
         None => Params::new(),
     };
     tvm::load_tvm_with(path, params, &FunctionTable::new())
@@ -272,7 +285,7 @@ mod tests {
         let given = dir.path().join("other.bin");
         save_params(&given, [("w", &w), ("x", &w)]).unwrap();
         assert_eq!(
-            load_with(dir.path(), &LoadOptions { params: Some(&given), progress: None })
+            load_with(dir.path(), &LoadOptions { params: Some(&given), ..LoadOptions::default() })
                 .unwrap()
                 .inputs()
                 .len(),

@@ -1,48 +1,132 @@
 //! Places the parameters of a model in memory that a device can import.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use super::error::{LoadError, LoadErrorKind};
-use crate::graph::{Tensor, TensorInfo, WEIGHT_BYTES};
-use crate::memory::host::{HostError, HostRegion};
+use super::parallel::{Piece, read_all};
+use crate::graph::{Tensor, TensorInfo, TensorSource, WEIGHT_BYTES};
+use crate::memory::host::{HostError, HostRegion, Unchanging};
 use crate::memory::os;
 
 /// Offsets of tensors are multiples of this: the most that a device may ask of a storage buffer's offset.
 const ALIGNMENT: usize = 256;
+/// Offsets of tensors that stay in a file are multiples of this: what an element and most devices ask.
+const MAPPED: u64 = 16;
 /// Less than this is not worth pages of its own.
 const MIN_BYTES: usize = 4096;
 
-/// Makes a tensor of each of `infos`; `fill` writes the bytes of the one it is given the position of. Large ones get pages
-/// of their own, which are given back with them; the others lie in one region. `progress` hears of every one that is done.
+/// A tensor to be placed.
+pub(crate) struct Item {
+    pub(crate) info: TensorInfo,
+    /// Where its bytes come from: who has loaded them shares them.
+    pub(crate) source: Option<TensorSource>,
+    /// Its first bytes, where they are read from a file as they are: where each piece begins, and its bytes.
+    pub(crate) reads: Option<(Arc<File>, Vec<(u64, u64)>)>,
+    /// Whether it may stay in the file.
+    pub(crate) map: Option<Unchanging>,
+}
+
+impl Item {
+    /// A tensor that `fill` of [`pack`] writes.
+    pub(crate) fn filled(info: TensorInfo) -> Item {
+        Item { info, source: None, reads: None, map: None }
+    }
+
+    /// The tensor in the pages that the system caches of the file, where it may stay and suits them. Only who gave the
+    /// promise shares one that is mapped.
+    fn mapped(&self) -> Option<Tensor> {
+        let map = self.map.filter(|_| self.is_large())?;
+        let source = self.source.clone().map(|source| TensorSource { form: "mapped", ..source });
+        if let Some(known) = source.as_ref().and_then(|source| source.known(&self.info)) {
+            return Some(known);
+        }
+        let (file, pieces) = self.reads.as_ref()?;
+        let [(at, bytes)] = *pieces.as_slice() else { return None };
+        let suits = at.is_multiple_of(MAPPED) && bytes == self.info.bytes() as u64;
+        // A texel view may round the end up.
+        let bytes = bytes.checked_next_multiple_of(MAPPED).filter(|_| suits)?;
+        let region = HostRegion::map_file(file, at, bytes, map);
+        let region = region.inspect_err(|error| tracing::debug!(%error, "a tensor is read instead")).ok()?;
+        let tensor = Tensor::in_region(self.info.clone(), Arc::new(region), 0).ok()?;
+        Some(match source {
+            Some(source) => source.remember(tensor),
+            None => tensor,
+        })
+    }
+
+    fn is_large(&self) -> bool {
+        self.info.bytes() >= WEIGHT_BYTES
+    }
+
+    /// Large ones are read by several threads.
+    fn is_read(&self) -> bool {
+        self.is_large() && self.reads.is_some()
+    }
+}
+
+/// Makes a tensor of each of `items`; `fill` writes the bytes of the one it is given the position of, or completes those
+/// that were read, as its last argument says. Large ones get pages of their own, which are given back with them; the
+/// others lie in one region. A large one that is in memory already is that one. `progress` hears of every one that is done.
 ///
 /// The caller has checked the sum of the sizes against the size of the file they come from.
 pub(crate) fn pack(
-    infos: &[TensorInfo],
+    items: &[Item],
     progress: Option<&dyn Fn(u64, u64)>,
-    mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), LoadError>,
+    fill: impl FnMut(usize, &mut [u8], bool) -> Result<(), LoadError>,
 ) -> Result<Vec<Tensor>, LoadError> {
-    let places = Places::of(infos).ok_or(LoadErrorKind::Memory(HostError::TooLarge { bytes: u64::MAX }))?;
+    let source = |item: &Item| item.source.clone().filter(|_| item.is_large());
+    let known: Vec<Option<Tensor>> = (items.iter())
+        .map(|item| {
+            let read = source(item).and_then(|source| source.known(&item.info));
+            read.or_else(|| item.mapped())
+        })
+        .collect();
+    let missing = || known.iter().enumerate().filter(|(_, known)| known.is_none()).map(|(i, _)| i);
+    let new: Vec<(usize, &Item)> = missing().filter_map(|i| Some((i, items.get(i)?))).collect();
+    let mut made = place(&new, progress, fill)?.into_iter();
+    let tensor = |(item, known): (&Item, Option<Tensor>)| match known {
+        Some(tensor) => Some(tensor),
+        None => made.next().map(|tensor| match source(item) {
+            Some(source) => source.remember(tensor),
+            None => tensor,
+        }),
+    };
+    Ok(items.iter().zip(known).filter_map(tensor).collect())
+}
+
+/// [`pack`] of items with their positions, none of which is in memory.
+fn place(
+    items: &[(usize, &Item)],
+    progress: Option<&dyn Fn(u64, u64)>,
+    mut fill: impl FnMut(usize, &mut [u8], bool) -> Result<(), LoadError>,
+) -> Result<Vec<Tensor>, LoadError> {
+    let infos: Vec<&TensorInfo> = items.iter().map(|(_, item)| &item.info).collect();
+    let places = Places::of(&infos).ok_or(LoadErrorKind::Memory(HostError::TooLarge { bytes: u64::MAX }))?;
     let total = places.total;
     if total < MIN_BYTES {
-        let one = |(i, info): (usize, &TensorInfo)| Tensor::build(info.clone(), |bytes| fill(i, bytes));
-        return infos.iter().enumerate().map(one).collect();
+        let one =
+            |(i, item): &(usize, &Item)| Tensor::build(item.info.clone(), |bytes| fill(*i, bytes, false));
+        return items.iter().map(one).collect();
     }
     let mut region = HostRegion::new(total).map_err(LoadErrorKind::Memory)?;
-    let report = |done: usize| {
+    let report = |done: u64| {
         if let Some(progress) = progress {
-            progress(done as u64, total as u64);
+            progress(done, total as u64);
         }
     };
-    let mut done = 0;
-    for (i, (info, offset)) in infos.iter().zip(&places.offsets).enumerate() {
-        let end = offset.saturating_add(info.bytes());
+    let mut done = read(items, &places, &mut region, &report)?;
+    for ((i, item), offset) in items.iter().zip(&places.offsets) {
+        let end = offset.saturating_add(item.info.bytes());
         if let Some(bytes) = region.as_mut_slice().get_mut(*offset..end) {
-            fill(i, bytes)?;
+            fill(*i, bytes, item.is_read())?;
         }
-        done = info.bytes().saturating_add(done);
-        report(done);
+        if !item.is_read() {
+            done = done.saturating_add(item.info.bytes() as u64);
+            report(done);
+        }
     }
-    report(total);
+    report(total as u64);
     let mut parts: Vec<Option<HostRegion>> =
         region.split(&places.cuts).map_err(LoadErrorKind::Memory)?.into_iter().map(Some).collect();
     let shared = parts.first_mut().filter(|_| places.has_small).and_then(Option::take).map(Arc::new);
@@ -59,8 +143,35 @@ pub(crate) fn pack(
         let part = part.ok_or_else(|| LoadErrorKind::missing("the pages of a tensor"))?;
         Ok(Tensor::weight(info.clone(), part).map_err(LoadErrorKind::Tensor)?)
     };
-    infos.iter().zip(places.offsets.iter().copied()).map(tensor).collect()
+    infos.into_iter().zip(places.offsets.iter().copied()).map(tensor).collect()
 }
+
+/// Reads those of `items` that are read from files; returns the bytes.
+fn read(
+    items: &[(usize, &Item)],
+    places: &Places,
+    region: &mut HostRegion,
+    report: &dyn Fn(u64),
+) -> Result<u64, LoadError> {
+    let mut pieces: Vec<Piece<'_>> = Vec::new();
+    // Large ones lie in the order of the items.
+    let (mut rest, mut start) = (region.as_mut_slice(), 0usize);
+    for ((_, item), offset) in items.iter().zip(&places.offsets).filter(|((_, item), _)| item.is_read()) {
+        let Some((file, reads)) = &item.reads else { continue };
+        let (_, after) =
+            std::mem::take(&mut rest).split_at_mut_checked(offset.saturating_sub(start)).unwrap_or_default();
+        let (mut to, after) = after.split_at_mut_checked(item.info.bytes()).unwrap_or_default();
+        (rest, start) = (after, offset.saturating_add(item.info.bytes()));
+        for &(at, bytes) in reads {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(to.len());
+            let (piece, after) = std::mem::take(&mut to).split_at_mut_checked(bytes).unwrap_or_default();
+            pieces.push(Piece { file, at, to: piece });
+            to = after;
+        }
+    }
+    read_all(pieces, report)
+}
+
 /// Where tensors lie in one piece of memory: small ones first, then large ones in pages of their own.
 struct Places {
     offsets: Vec<usize>,
@@ -72,10 +183,10 @@ struct Places {
 
 impl Places {
     /// `None` where no address space is as large.
-    fn of(infos: &[TensorInfo]) -> Option<Places> {
+    fn of(infos: &[&TensorInfo]) -> Option<Places> {
         let mut places =
             Places { offsets: vec![0; infos.len()], cuts: Vec::new(), has_small: false, total: 0 };
-        let is_large = |info: &TensorInfo| info.bytes() >= WEIGHT_BYTES;
+        let is_large = |info: &&TensorInfo| info.bytes() >= WEIGHT_BYTES;
         for large in [false, true] {
             let alignment = if large { os::page_size() } else { ALIGNMENT };
             for (info, offset) in infos.iter().zip(&mut places.offsets).filter(|(i, _)| is_large(i) == large)
@@ -104,8 +215,9 @@ mod tests {
             .into_iter()
             .map(|n| TensorInfo::new(DType::I16, Shape::new([n]).unwrap()))
             .collect();
+        let items: Vec<Item> = infos.iter().cloned().map(Item::filled).collect();
         let heard = std::cell::RefCell::new(Vec::new());
-        let tensors = pack(&infos, Some(&|done, all| heard.borrow_mut().push((done, all))), |i, bytes| {
+        let tensors = pack(&items, Some(&|done, all| heard.borrow_mut().push((done, all))), |i, bytes, _| {
             bytes.fill(i as u8 + 1);
             Ok(())
         })
@@ -121,7 +233,7 @@ mod tests {
             assert_eq!((offset % ALIGNMENT, t.info()), (0, info));
             assert!(t.bytes().iter().all(|b| *b == i as u8 + 1));
         }
-        assert!(pack(&infos[2..3], None, |_, _| Ok(())).unwrap()[0].region().is_none());
+        assert!(pack(&items[2..3], None, |_, _, _| Ok(())).unwrap()[0].region().is_none());
     }
 
     #[test]
@@ -134,11 +246,12 @@ mod tests {
                 })
                 .map(|(_, n)| TensorInfo::new(DType::U8, Shape::new([*n]).unwrap()))
                 .collect();
-            let fill = |i: usize, bytes: &mut [u8]| {
+            let items: Vec<Item> = infos.iter().cloned().map(Item::filled).collect();
+            let fill = |i: usize, bytes: &mut [u8], _| {
                 bytes.fill(i as u8 + 1);
                 Ok(())
             };
-            let tensors = pack(&infos, None, fill).unwrap();
+            let tensors = pack(&items, None, fill).unwrap();
             for (i, (t, info)) in tensors.iter().zip(&infos).enumerate() {
                 assert_eq!((t.info(), t.is_weight()), (info, info.bytes() >= WEIGHT_BYTES));
                 assert_eq!(t.bytes(), vec![i as u8 + 1; info.bytes()]);

@@ -16,7 +16,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::error::{ErrorLocation, LoadError, LoadErrorKind};
-use super::pack::pack;
+use super::options::Wishes;
+use super::pack::{Item, pack};
 use super::source::Source;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
@@ -46,15 +47,14 @@ pub fn read_params(bytes: &[u8]) -> Result<Params, LoadError> {
 /// # Errors
 /// As [`read_params`], and where the file cannot be read.
 pub fn load_params(path: &Path) -> Result<Params, LoadError> {
-    load_params_with(path, None)
+    load_params_with(path, (None, None, None))
 }
 
-/// As [`load_params`]; `progress` as in [`super::LoadOptions`].
-pub(super) fn load_params_with(
-    path: &Path,
-    progress: Option<&dyn Fn(u64, u64)>,
-) -> Result<Params, LoadError> {
-    read_list(&mut Source::open(path)?, progress).map_err(|e| e.in_file(path))
+/// As [`load_params`]; with wishes as in [`super::LoadOptions`].
+pub(super) fn load_params_with(path: &Path, (progress, map, _): Wishes<'_>) -> Result<Params, LoadError> {
+    let mut source = Source::open(path)?;
+    source.map = map;
+    read_list(&mut source, progress).map_err(|e| e.in_file(path))
 }
 
 /// Writes `params` as a `.params` file that TVM reads.
@@ -244,11 +244,15 @@ fn fill(
     if s.left() > 0 {
         return Err(s.error(LoadErrorKind::TrailingBytes { what: "the parameters", bytes: s.left() }));
     }
-    let infos: Vec<TensorInfo> = arrays.iter().map(|a| a.info.clone()).collect();
-    let tensors = pack(&infos, progress, |i, bytes| {
+    let form = |info: &TensorInfo| if info.dtype == DType::Bool { "truth" } else { "" };
+    let item = |a: &Array| s.item(a.info.clone(), vec![(a.at, a.info.bytes() as u64)], form(&a.info));
+    let items: Vec<Item> = arrays.iter().map(item).collect();
+    let tensors = pack(&items, progress, |i, bytes, read| {
         let Some(array) = arrays.get(i) else { return Ok(()) };
-        s.seek(array.at)?;
-        s.read("the data", bytes)?;
+        if !read {
+            s.seek(array.at)?;
+            s.read("the data", bytes)?;
+        }
         if array.info.dtype == DType::Bool {
             bytes.iter_mut().for_each(|b| *b = u8::from(*b != 0));
         }

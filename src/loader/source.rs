@@ -1,27 +1,66 @@
 //! Bytes that are read in order or by position, with every length checked against what is left.
 
 use std::fs::File;
-use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::Arc;
 
 use super::error::{ErrorLocation, LoadError, LoadErrorKind};
+use super::pack::Item;
 use crate::files::open;
+use crate::graph::{TensorInfo, TensorSource};
+use crate::memory::host::Unchanging;
+use crate::memory::identity::FileIdentity;
+use crate::memory::os;
+
+/// The form of numbers that are not as wide in the file.
+pub(super) const WIDENED: &str = "widened";
 
 /// What a [`Source`] reads.
 pub(super) trait Bytes: Read + Seek {}
 impl<T: Read + Seek> Bytes for T {}
+
+/// A file with a position of its own: reads elsewhere in it do not move it.
+struct FileAt {
+    file: Arc<File>,
+    at: u64,
+}
+
+impl Read for FileAt {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let read = os::read_at(&self.file, to, self.at)?;
+        self.at = self.at.saturating_add(read as u64);
+        Ok(read)
+    }
+}
+
+impl Seek for FileAt {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.file.metadata()?.len().checked_add_signed(by),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}
 
 /// A file or a slice of known length with a position.
 pub(super) struct Source<'a> {
     bytes: Box<dyn Bytes + 'a>,
     at: u64,
     len: u64,
+    /// The file, and which state of it.
+    file: Option<(Arc<File>, Option<FileIdentity>)>,
+    /// Whether large tensors are mapped.
+    pub(super) map: Option<Unchanging>,
 }
 
 impl<'a> Source<'a> {
     /// Reads `bytes`.
     pub(super) fn of(bytes: &'a [u8]) -> Self {
-        Source { len: bytes.len() as u64, bytes: Box::new(Cursor::new(bytes)), at: 0 }
+        Source { len: bytes.len() as u64, bytes: Box::new(Cursor::new(bytes)), at: 0, file: None, map: None }
     }
 
     /// Reads the regular file `path`.
@@ -38,7 +77,30 @@ impl<'a> Source<'a> {
 
     /// Reads the first `len` bytes of `file`.
     pub(super) fn of_file(file: File, len: u64) -> Source<'static> {
-        Source { bytes: Box::new(BufReader::with_capacity(1 << 16, file)), at: 0, len }
+        let identity = FileIdentity::of(&file).filter(|found| found.bytes() == len);
+        let file = Arc::new(file);
+        let bytes = Box::new(BufReader::with_capacity(1 << 16, FileAt { file: Arc::clone(&file), at: 0 }));
+        Source { bytes, at: 0, len, file: Some((file, identity)), map: None }
+    }
+
+    /// The file that it reads, if it is one.
+    pub(super) fn file(&self) -> Option<&Arc<File>> {
+        self.file.as_ref().map(|(file, _)| file)
+    }
+
+    /// Which file it is, once nothing has written it for a while.
+    pub(super) fn identity(&self) -> Option<FileIdentity> {
+        self.file.as_ref().and_then(|(_, identity)| *identity)
+    }
+
+    /// A tensor of so many bytes of the file from each of `pieces` on, as they lie there where `form` is empty.
+    pub(super) fn item(&self, info: TensorInfo, pieces: Vec<(u64, u64)>, form: &'static str) -> Item {
+        let (dtype, bytes) = (info.dtype, info.bytes() as u64);
+        let source =
+            self.identity().map(|file| TensorSource { file, pieces: pieces.clone(), dtype, bytes, form });
+        let reads = self.file().filter(|_| form != WIDENED).map(|file| (Arc::clone(file), pieces));
+        let map = self.map.filter(|_| form.is_empty());
+        Item { info, source, reads, map }
     }
 
     /// The position, in bytes.

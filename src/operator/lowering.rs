@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::OpError;
-use crate::backend::DeviceInfo;
+use super::choice::{Asked, Candidate, ChoiceKey, Choices};
+use crate::backend::{DeviceInfo, DeviceKind};
 use crate::kernel::{KernelId, KernelInfo, KernelSource, Requires, grid_1d};
 use crate::memory::image::Filter;
-pub use crate::tensor::{PackKey, PackLines, PackLinesFn, UnpackFn};
+pub use crate::tensor::{PackInPlaceFn, PackKey, PackLines, PackLinesFn, UnpackFn};
 use crate::tensor::{PackedForm, Tensor};
 
 /// A tensor or scratch range that a step reads or writes.
@@ -45,6 +46,8 @@ pub struct Packed {
     pub pack: Arc<PackFn>,
     /// As `pack`, line by line, where the layout allows that.
     pub lines: Option<PackLines>,
+    /// As `pack`, where the constant lies, where the layout has its bytes and nothing else.
+    pub in_place: Option<Arc<PackInPlaceFn>>,
     /// The inverse, where the layout has every element of the constant: the constant need not be kept then.
     pub unpack: Option<Arc<UnpackFn>>,
 }
@@ -53,7 +56,7 @@ impl Packed {
     /// The layout, and what undoes it.
     pub(crate) fn form(&self) -> PackedForm<'_> {
         let (key, bytes, lines) = (self.key, self.bytes, self.lines.as_ref());
-        PackedForm { key, bytes, lines, unpack: self.unpack.as_ref() }
+        PackedForm { key, bytes, lines, in_place: self.in_place.as_ref(), unpack: self.unpack.as_ref() }
     }
 }
 
@@ -122,6 +125,8 @@ pub struct Lowered {
     pub no_barrier_before: BTreeSet<usize>,
     /// Dispatches that write whole lines ([`Lowering::writes_in_order`]).
     pub writes_lines: BTreeSet<usize>,
+    /// What it chose between, where it has [`Lowering::with_choices`].
+    pub asked: Vec<Asked>,
 }
 
 /// Collects the lowering of one operator for one device.
@@ -129,13 +134,14 @@ pub struct Lowered {
 pub struct Lowering<'a> {
     device: &'a DeviceInfo,
     coarse_filter: bool,
+    choices: Option<&'a Choices>,
     out: Lowered,
 }
 
 impl<'a> Lowering<'a> {
     /// An empty lowering for `device`.
     pub fn new(device: &'a DeviceInfo) -> Self {
-        Lowering { device, coarse_filter: false, out: Lowered::default() }
+        Lowering { device, coarse_filter: false, choices: None, out: Lowered::default() }
     }
 
     /// Lets the hardware interpolate between texels even where its weights of a few bits are not exact.
@@ -148,16 +154,52 @@ impl<'a> Lowering<'a> {
         self.coarse_filter
     }
 
+    /// Takes the candidates that `choices` have, and records what was chosen between.
+    pub fn with_choices(self, choices: &'a Choices) -> Self {
+        Lowering { choices: Some(choices), ..self }
+    }
+
+    /// The candidate to take: the one chosen for the key that `ask` gives, where it is among the candidates that `ask` gives
+    /// and there are choices at all; else `default`. The candidates must all be valid for this operator and device.
+    pub fn choose<C: Candidate>(&mut self, default: C, ask: impl FnOnce(&Self) -> (ChoiceKey, Vec<C>)) -> C {
+        let Some(choices) = self.choices else { return default };
+        let (key, mut candidates) = ask(self);
+        let first = default.name();
+        candidates.retain(|candidate| candidate.name() != first);
+        if candidates.is_empty() {
+            return default;
+        }
+        candidates.insert(0, default);
+        let names: Vec<String> = candidates.iter().map(Candidate::name).collect();
+        let taken = choices.get(&key).and_then(|name| names.iter().position(|n| n == name)).unwrap_or(0);
+        self.out.asked.push(Asked { key, candidates: names, taken });
+        candidates.swap_remove(taken)
+    }
+
     /// The device: its limits and features.
     pub fn device(&self) -> &'a DeviceInfo {
         self.device
     }
 
-    /// Whether the device has the features and the local memory for kernel `id` with the defaults of its constants.
+    /// The device's processors: fewer work-groups than that leave some of them idle. Where its driver does not tell, a
+    /// number that suits its kind.
+    pub fn processors(&self) -> usize {
+        let usual = if self.device.kind == DeviceKind::Integrated { 16 } else { 128 };
+        self.device.processors.map_or(usual, |count| count.max(1) as usize)
+    }
+
+    /// Whether `groups` work-groups of wide tiles leave more of the device idle than their speed is worth.
+    pub(crate) fn few_wide(&self, groups: usize) -> bool {
+        groups < self.processors().div_ceil(2)
+    }
+
+    /// Whether the device has the features and the local memory for kernel `id` with the defaults of its constants, and takes
+    /// so many arguments.
     pub fn can_run(&self, id: KernelId) -> bool {
-        let info = id.info();
+        let (info, limits) = (id.info(), &self.device.limits);
         self.device.features.contains(info.requires)
-            && info.shared_bytes <= self.device.limits.max_local_bytes
+            && info.shared_bytes <= limits.max_local_bytes
+            && info.bindings.len() <= limits.max_arguments as usize
     }
 
     /// Invocations of the `subgroups` that a work-group of `kernel` has, where it can use cooperative matrices of
@@ -187,8 +229,15 @@ impl<'a> Lowering<'a> {
         pack: impl Fn(&Tensor, &mut [u8]) -> Result<(), OpError> + Send + Sync + 'static,
     ) -> Operand {
         let pack = Arc::new(pack);
-        let packed =
-            Packed { source: source.clone(), key, bytes: bytes.max(4), pack, lines: None, unpack: None };
+        let packed = Packed {
+            source: source.clone(),
+            key,
+            bytes: bytes.max(4),
+            pack,
+            lines: None,
+            in_place: None,
+            unpack: None,
+        };
         self.out.packed.push(packed);
         Operand::Packed(self.out.packed.len() - 1)
     }
@@ -204,6 +253,13 @@ impl<'a> Lowering<'a> {
     pub fn packed_by_lines(&mut self, lines: PackLines) {
         if let Some(packed) = self.out.packed.last_mut() {
             packed.lines = Some(lines);
+        }
+    }
+
+    /// Says how the constant that was asked for last is packed where it lies.
+    pub fn packed_in_place(&mut self, pack: impl Fn(&mut [u8]) + Send + Sync + 'static) {
+        if let Some(packed) = self.out.packed.last_mut() {
+            packed.in_place = Some(Arc::new(pack));
         }
     }
 

@@ -7,6 +7,7 @@
 mod absorb;
 mod activation;
 mod attr;
+mod choice;
 pub mod control;
 mod error;
 mod facts;
@@ -21,11 +22,13 @@ pub use crate::expr::HalfRule;
 pub use absorb::{Absorbed, AbsorbedInput};
 pub use activation::{Activation, Pointwise};
 pub use attr::{AttrError, AttrMap, AttrReader, AttrValue};
+pub use choice::{Asked, Candidate, ChoiceKey, Choices, MAX_TEXT};
 pub use control::Control;
 pub use error::OpError;
 pub use facts::{Cost, Fact, OpCx};
 pub use lowering::{
-    Lowered, Lowering, Operand, PackFn, PackKey, PackLines, PackLinesFn, Packed, Step, StepKernel, UnpackFn,
+    Lowered, Lowering, Operand, PackFn, PackInPlaceFn, PackKey, PackLines, PackLinesFn, Packed, Step,
+    StepKernel, UnpackFn,
 };
 pub use native::Native;
 pub use passed::{Passed, PassedBytes};
@@ -208,6 +211,19 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         let _ = at;
         let op = self.with_activation(&next.as_activation(next_cx)?)?;
         Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
+    }
+
+    /// This operator and `other`, which reads the same input 0, as one that gives `activation` of this one's output times
+    /// the other's, where a kernel for `device` does both at once. Its inputs are those of both.
+    fn gate(
+        &self,
+        cx: &OpCx,
+        (other, other_cx): (&dyn Operator, &OpCx),
+        activation: &Activation,
+        device: &DeviceInfo,
+    ) -> Option<Absorbed> {
+        let _ = (cx, other, other_cx, activation, device);
+        None
     }
 
     /// The activation this operator is, where it is one of a single data input.

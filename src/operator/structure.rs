@@ -22,6 +22,8 @@ pub enum Structure<'a> {
     Conv,
     /// A function of the elements at one place of all inputs, which are broadcast by NumPy's rule.
     Elementwise(Elementwise),
+    /// A function of input 0 times input 1, both of one shape.
+    Gate(Activation),
     /// The exponents of vectors divided by their sum.
     Softmax {
         /// The axis of the vectors, negative ones counted from the end.

@@ -45,10 +45,10 @@ pub mod vision;
 
 pub use crate::expr::Function;
 pub use crate::operator::{
-    Absorbed, AbsorbedInput, Activation, AttrError, AttrMap, AttrReader, AttrValue, Cost, Elementwise, Fact,
-    Family, HalfRule, Lowered, Lowering, Native, OpCx, OpDef, OpError, Operand, Operator, PackFn, PackKey,
-    PackLines, PackLinesFn, Packed, Passed, PassedBytes, Port, Quantized, Scaling, Step, StepKernel,
-    Structure, UnpackFn, ZeroFill,
+    Absorbed, AbsorbedInput, Activation, Asked, AttrError, AttrMap, AttrReader, AttrValue, Candidate,
+    ChoiceKey, Choices, Cost, Elementwise, Fact, Family, HalfRule, Lowered, Lowering, Native, OpCx, OpDef,
+    OpError, Operand, Operator, PackFn, PackInPlaceFn, PackKey, PackLines, PackLinesFn, Packed, Passed,
+    PassedBytes, Port, Quantized, Scaling, Step, StepKernel, Structure, UnpackFn, ZeroFill,
 };
 pub use pointwise::{
     BinaryFunction, NaryOp, Pointwise, add, binary, cast, div, mul, nary, select_where, sub, unary,

@@ -120,6 +120,14 @@ impl Pack {
         by_channels.then_some(of_channel * self.tile).filter(|line| *line > 0)
     }
 
+    /// Rows of the weights and tiles of a row, where those are matrices whose tiles are whole: the layout is then the matrix
+    /// of tiles, transposed.
+    fn blocks(&self) -> Option<[usize; 2]> {
+        let rows = usize::try_from(self.ic_stride) == Ok(self.oc) && self.oc_stride == 1 && self.first == 0;
+        let is_matrix = rows && self.groups == 1 && self.taps == [1; 3];
+        (is_matrix && self.oc.is_multiple_of(self.tile)).then_some([self.ic, self.oc / self.tile])
+    }
+
     /// As [`Pack::fill`] of some lines; elsewhere are zeros.
     fn fill_lines<T: Copy>(&self, lines: Range<usize>, line: usize, w: &[T], out: &mut [T]) {
         let tiles = self.oc.div_ceil(self.tile).max(1);
@@ -185,6 +193,11 @@ impl Pack {
                     }
                     _ => pack.unfill::<f32>(bytemuck::cast_slice(packed), bytemuck::cast_slice_mut(w)),
                 });
+                let element = dtype.bytes();
+                if let Some([rows, tiles]) = self.blocks().filter(|_| value.info().bytes() == bytes) {
+                    let block = self.tile * element;
+                    lower.packed_in_place(move |w| transpose_blocks(w, [rows, tiles], block));
+                }
                 if let Some(line) = self.line() {
                     let fill = move |lines, w: &[u8], out: &mut [u8]| match dtype {
                         DType::F16 => {
@@ -229,6 +242,31 @@ impl Pack {
     }
 }
 
+/// Transposes a matrix of blocks of `block` bytes where it lies: each goes where it belongs, and what was there goes on.
+fn transpose_blocks(bytes: &mut [u8], [rows, columns]: [usize; 2], block: usize) {
+    let count = rows * columns;
+    if count * block != bytes.len() {
+        return;
+    }
+    let (mut done, mut held) = (vec![false; count], vec![0; block]);
+    let place = |at: usize| at % columns * rows + at / columns;
+    for start in 0..count {
+        if done[start] {
+            continue;
+        }
+        held.copy_from_slice(&bytes[start * block..][..block]);
+        let mut at = start;
+        loop {
+            at = place(at);
+            bytes[at * block..][..block].swap_with_slice(&mut held);
+            done[at] = true;
+            if at == start {
+                break;
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -236,6 +274,23 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn tiles_of_a_matrix_are_packed_where_they_lie(ic in 1usize..30, tiles in 1usize..12, tile in 1usize..9) {
+            let oc = tiles * tile;
+            let pack = Pack {
+                groups: 1, tile, oc, ic, taps: [1; 3], first: 0, group_stride: 0, oc_stride: 1, ic_stride: oc as i64,
+                tap_strides: [0; 3],
+            };
+            let mut w: Vec<f32> = (0..ic * oc).map(|i| i as f32).collect();
+            let mut packed = vec![0.0f32; pack.len()];
+            pack.fill(&w, &mut packed);
+            prop_assert_eq!(pack.blocks(), Some([ic, tiles]));
+            transpose_blocks(bytemuck::cast_slice_mut(&mut w), [ic, tiles], tile * 4);
+            prop_assert_eq!(w, packed);
+            let columns = Pack { oc: oc + 1, ..pack };
+            prop_assert_eq!(columns.blocks(), None);
+        }
+
         #[test]
         fn layouts_with_all_weights_are_undone(
             groups in 1usize..3, oc in 1usize..20, ic in 1usize..4, taps in [1usize..3, 1usize..4, 1usize..4],

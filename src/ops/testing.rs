@@ -2,11 +2,11 @@
 
 #![cfg(feature = "vulkan")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::test_util::run_cpu;
-use super::{Fact, Lowering, OpCx, OpError, Operand, Operator, Step, StepKernel};
+use super::{Asked, ChoiceKey, Choices, Fact, Lowering, OpCx, OpError, Operand, Operator, Step, StepKernel};
 use crate::backend::vulkan::VulkanDriver;
 use crate::backend::{BufferDesc, ContextDesc, DeviceInfo, Driver, Placement};
 use crate::device::{Buffer, Context, Kernel};
@@ -131,6 +131,40 @@ impl<'a> Check<'a> {
         want
     }
 
+    /// Runs it everywhere with every candidate of every choice that its lowering has, those that another choice leads to
+    /// included, and compares with the native function. Returns the names of all that ran.
+    #[track_caller]
+    pub(crate) fn run_candidates(&self) -> BTreeSet<String> {
+        self.run_candidates_of("")
+    }
+
+    /// The same with the candidates of choices whose keys begin with `place` alone.
+    #[track_caller]
+    pub(crate) fn run_candidates_of(&self, place: &str) -> BTreeSet<String> {
+        let want = run_cpu(self.op, self.inputs, self.outputs).unwrap();
+        let mut ran = BTreeSet::new();
+        for context in devices() {
+            let mut known: BTreeSet<ChoiceKey> = BTreeSet::new();
+            let mut waiting = vec![(Choices::default(), "the default".to_owned())];
+            while let Some((choices, name)) = waiting.pop() {
+                let (op, device) = (self.op.name(), &context.info().name);
+                let (got, asked) = match self.run_with(context, Some(&choices)) {
+                    Ok(result) => result,
+                    Err(e) => panic!("{name} of {op} on {device}: {e}"),
+                };
+                self.compare(&got, &want, &format!("{device}, {name}"));
+                for asked in asked.into_iter().filter(|asked| asked.key.as_str().starts_with(place)) {
+                    ran.insert(asked.name().to_owned());
+                    if known.insert(asked.key.clone()) {
+                        let others = asked.candidates.iter().filter(|name| *name != asked.name());
+                        waiting.extend(others.map(|name| (choices.with(&asked.key, name), name.clone())));
+                    }
+                }
+            }
+        }
+        ran
+    }
+
     /// The names of our kernels that it is lowered to on `context`.
     #[track_caller]
     pub(crate) fn kernels_on(&self, context: &Context) -> Vec<&'static str> {
@@ -161,10 +195,22 @@ impl<'a> Check<'a> {
     /// Those of the operator.
     #[track_caller]
     pub(crate) fn run_on(&self, context: &Context) -> Result<Vec<Tensor>, OpError> {
+        Ok(self.run_with(context, None)?.0)
+    }
+
+    #[track_caller]
+    fn run_with(
+        &self,
+        context: &Context,
+        choices: Option<&Choices>,
+    ) -> Result<(Vec<Tensor>, Vec<Asked>), OpError> {
         let cx = self.facts()?;
         let mut info = context.info().clone();
         (self.pretend)(&mut info);
         let mut lowering = Lowering::new(&info);
+        if let Some(choices) = choices {
+            lowering = lowering.with_choices(choices);
+        }
         self.op.gpu(&cx, &mut lowering)?;
         let lowered = lowering.finish();
 
@@ -236,12 +282,10 @@ impl<'a> Check<'a> {
                 assert!(slot.read(self.op) == t.bytes(), "{} wrote an input", self.op.name());
             }
         }
-        Ok(cx
-            .outputs()
-            .iter()
-            .zip(&outputs)
-            .map(|(info, slot)| Tensor::from_bytes(info.clone(), &slot.read(self.op)).unwrap())
-            .collect())
+        let results = cx.outputs().iter().zip(&outputs);
+        let results =
+            results.map(|(info, slot)| Tensor::from_bytes(info.clone(), &slot.read(self.op)).unwrap());
+        Ok((results.collect(), lowered.asked))
     }
 
     #[track_caller]

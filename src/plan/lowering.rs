@@ -8,7 +8,7 @@ use super::unplaced::is_alias;
 use super::{Assignment, PlanCache, PlanError, PlanOptions};
 use crate::backend::DeviceInfo;
 use crate::ops::image::compact;
-use crate::ops::{Cost, Lowered, Lowering, Native, OpCx, OpError};
+use crate::ops::{Choices, Cost, Lowered, Lowering, Native, OpCx, OpError, Operator};
 
 /// Context of all passes over a flow.
 #[derive(Clone, Copy, Debug)]
@@ -176,10 +176,36 @@ impl PlanCx<'_> {
         if cx.outputs().iter().all(|o| o.bytes() == 0) {
             return Ok(NodeWork::Device(Lowered::default()));
         }
-        let mut lowering = Lowering::new(info).with_coarse_filter(self.options.coarse_filter);
-        node.op.gpu(cx, &mut lowering)?;
-        let lowered = lowering.finish();
-        check_limits(&lowered, cx, info)?;
-        Ok(NodeWork::Device(lowered))
+        let with = |choices| lower_with(node.op.as_ref(), cx, info, self.options, choices);
+        let lowered = match self.options.choices.get(device as usize) {
+            // A choice that was made for similar sizes may be beyond a limit with these.
+            Some(choices) => with(Some(&**choices)).or_else(|e| match e {
+                OpError::Unsupported { .. } => with(None),
+                other => Err(other),
+            }),
+            None => with(None),
+        };
+        lowered.map(NodeWork::Device)
     }
+}
+
+/// The commands of an operator on `device`, which is not native.
+///
+/// # Errors
+/// [`OpError::Unsupported`] where the device has no kernel for it, or less than its kernels need.
+pub(super) fn lower_with(
+    op: &dyn Operator,
+    cx: &OpCx,
+    device: &DeviceInfo,
+    options: &PlanOptions,
+    choices: Option<&Choices>,
+) -> Result<Lowered, OpError> {
+    let mut lowering = Lowering::new(device).with_coarse_filter(options.coarse_filter);
+    if let Some(choices) = choices {
+        lowering = lowering.with_choices(choices);
+    }
+    op.gpu(cx, &mut lowering)?;
+    let lowered = lowering.finish();
+    check_limits(&lowered, cx, device)?;
+    Ok(lowered)
 }

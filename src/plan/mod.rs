@@ -22,6 +22,7 @@ mod report;
 mod schedule;
 mod segments;
 mod split;
+mod tunable;
 mod unplaced;
 
 pub use barriers::{Bound, ResourceMap, insert_barriers};
@@ -36,9 +37,10 @@ pub use passes::{
     Activations, Crossing, CrossingReport, GraphCx, HalfConstants, Integers, PIPELINE, Pass, PassError,
     PassLog, PassReport, PassSelection, PassStatus, Precision, prepare,
 };
-pub use report::{CandidateReport, NodeEstimate, NodeReport, PlacementReport, PlanReport};
+pub use report::{CandidateReport, NodeEstimate, NodeReport, PlacementReport, PlanReport, TunedKernel};
 pub use segments::order_segments;
 pub use split::{SplitGraph, StageInput, StageStep, StepInput, choose, split};
+pub use tunable::TunableNode;
 pub use unplaced::{BoundaryCost, UnplacedNode, UnplacedPlan};
 
 use std::collections::BTreeSet;

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::passes::{Activations, HalfConstants, Integers, PassSelection, Precision};
 use crate::backend::DeviceInfo;
 use crate::memory::import::ImportCosts;
+use crate::ops::Choices;
 use crate::ops::pointwise::Programs;
 
 /// Options of a plan.
@@ -37,6 +38,8 @@ pub struct PlanOptions {
     pub share: bool,
     /// Which passes of [`PIPELINE`](super::PIPELINE) are left out.
     pub passes: PassSelection,
+    /// Kernels that were measured to be faster, by entry of the device table; an entry that is missing has none.
+    pub choices: Vec<Arc<Choices>>,
 }
 
 impl Default for PlanOptions {
@@ -55,6 +58,7 @@ impl Default for PlanOptions {
             place_rest: None,
             share: true,
             passes: PassSelection::default(),
+            choices: Vec::new(),
         }
     }
 }

@@ -38,24 +38,26 @@ pub(super) fn overlay_moves(
         let mut moves = ranges.moves(lowered, n, &passed.bytes, alignment);
         // A native function gets its arguments as slices, which must not overlap.
         let all_or_none = cx.devices[lowered.nodes[n].device as usize].native;
-        if all_or_none && !(passed.complete && moves.len() == passed.bytes.len()) {
+        let moved: usize = moves.iter().map(|one| one.passed.len()).sum();
+        if all_or_none && !(passed.complete && moved == passed.bytes.len()) {
             continue;
         }
         if !ranges.join(&moves) {
             moves.retain(|one| !all_or_none && ranges.join(std::slice::from_ref(one)));
         }
         if !moves.is_empty() {
-            overlaid.insert(n, moves.into_iter().map(|one| one.passed).collect());
+            overlaid.insert(n, moves.into_iter().flat_map(|one| one.passed).collect());
         }
     }
     overlaid
 }
 
-/// A move: class `small` becomes a part of class `large`.
+/// The class of root `part` becomes a part of that of root `whole`, `offset` bytes from its begin: all of its bytes are those
+/// that are `passed`.
 struct Move {
-    passed: PassedBytes,
-    small: ValueId,
-    large: ValueId,
+    passed: Vec<PassedBytes>,
+    part: ValueId,
+    whole: ValueId,
     offset: u64,
 }
 
@@ -123,45 +125,64 @@ impl<'a> Ranges<'a> {
     /// Those of `passed` that one memory can hold; all go into, or come from, one class.
     fn moves(&self, lowered: &LoweredFlow, n: usize, passed: &[PassedBytes], alignment: u64) -> Vec<Move> {
         let (flow, node) = (&lowered.flow, &lowered.flow.nodes[n]);
+        let bytes = |v: ValueId| flow.values[v].info.bytes() as u64;
         let mut moves: Vec<Move> = Vec::new();
+        // Of each move the bytes of the part that are passed, and where those of the whole end.
+        let mut covered: Vec<(Vec<(u64, u64)>, u64)> = Vec::new();
         for &one in passed {
             let input = node.inputs.get(one.input).copied().flatten();
             let (Some(x), Some(&y)) = (input, node.outputs.get(one.output)) else { continue };
-            let bytes = |v: ValueId| flow.values[v].info.bytes() as u64;
             let (small, large) = if bytes(x) < bytes(y) { (x, y) } else { (y, x) };
             let (part, whole) = (self.classes.root(small), self.classes.root(large));
-            let (Some(a), Some(b)) = (self.ranges.get(&part), self.ranges.get(&whole)) else { continue };
-            let offset = self.classes.offset(large).saturating_add(one.offset);
-            let (end, length) = (one.offset.saturating_add(bytes(small)), bytes(small));
-            let fits = a.bytes == length.next_multiple_of(16)
-                && self.classes.offset(small) == 0
-                && offset.is_multiple_of(alignment)
-                // Views over a range are rounded up to whole texels.
-                && (length.is_multiple_of(16) || end == bytes(large));
-            let same_device = a.device.is_some() && a.device == b.device;
-            let is_new = part != whole
-                && moves
-                    .iter()
-                    .all(|m| self.classes.root(m.small) != part && self.classes.root(m.large) == whole);
-            if fits && same_device && is_new && length > 0 {
-                moves.push(Move { passed: one, small, large, offset });
+            let begin = self.classes.offset(small);
+            let place = self.classes.offset(large).saturating_add(one.offset);
+            let Some(offset) = place.checked_sub(begin) else { continue };
+            if part == whole || bytes(small) == 0 || moves.iter().any(|m| m.whole != whole) {
+                continue;
+            }
+            let range = (begin, begin.saturating_add(bytes(small)));
+            match moves.iter().position(|m| m.part == part) {
+                Some(at) if moves[at].offset == offset => {
+                    moves[at].passed.push(one);
+                    covered[at].0.push(range);
+                }
+                // It would have two places.
+                Some(_) => {}
+                None => {
+                    moves.push(Move { passed: vec![one], part, whole, offset });
+                    covered.push((vec![range], self.classes.offset(large).saturating_add(bytes(large))));
+                }
             }
         }
+        let fits = |m: &Move, (ranges, end): &(Vec<(u64, u64)>, u64)| {
+            let (Some(a), Some(b)) = (self.ranges.get(&m.part), self.ranges.get(&m.whole)) else {
+                return false;
+            };
+            let length = length_of(ranges);
+            a.bytes == length.next_multiple_of(16)
+                && a.device.is_some()
+                && a.device == b.device
+                && m.offset.is_multiple_of(alignment)
+                // Views over a range are rounded up to whole texels.
+                && (length.is_multiple_of(16) || m.offset.saturating_add(length) == *end)
+        };
+        let mut covered = covered.into_iter();
+        moves.retain(|m| covered.next().is_some_and(|covered| fits(m, &covered)));
         // A command that moves the others would read from what it writes to.
-        let copied = passed.iter().filter(|one| !moves.iter().any(|m| m.passed == **one));
+        let copied = passed.iter().filter(|one| !moves.iter().any(|m| m.passed.contains(one)));
         let read: HashSet<ValueId> = copied
             .filter_map(|one| node.inputs.get(one.input).copied().flatten())
             .map(|v| self.classes.root(v))
             .collect();
-        moves.retain(|m| !read.contains(&self.classes.root(m.small)));
+        moves.retain(|m| !read.contains(&m.part));
         moves
     }
 
     /// Joins the classes of all of `moves`, or of none where too many bytes would be alive at once.
     fn join(&mut self, moves: &[Move]) -> bool {
         let Some(first) = moves.first() else { return false };
-        let whole = self.classes.root(first.large);
-        let parts: Vec<ValueId> = moves.iter().map(|m| self.classes.root(m.small)).collect();
+        let whole = first.whole;
+        let parts: Vec<ValueId> = moves.iter().map(|m| m.part).collect();
         let of = |root: &ValueId| self.ranges.get(root).copied();
         let (Some(large), Some(small)) = (of(&whole), parts.iter().map(of).collect::<Option<Vec<Range>>>())
         else {
@@ -187,11 +208,18 @@ impl<'a> Ranges<'a> {
             return false;
         }
         steps[life.0..=life.1].copy_from_slice(&joined);
-        for (one, part) in moves.iter().zip(&parts) {
-            self.classes.join(*part, whole, one.offset);
-            self.ranges.remove(part);
+        for one in moves {
+            self.classes.join(one.part, whole, one.offset);
+            self.ranges.remove(&one.part);
         }
         self.ranges.insert(whole, Range { life, ..large });
         true
     }
+}
+
+/// How many bytes from 0 on `ranges` have without a gap.
+fn length_of(ranges: &[(u64, u64)]) -> u64 {
+    let mut ranges = ranges.to_vec();
+    ranges.sort_unstable();
+    ranges.iter().fold(0, |length, &(begin, end)| if begin <= length { length.max(end) } else { length })
 }

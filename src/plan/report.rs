@@ -3,7 +3,7 @@
 use super::passes::{PassLog, PassReport};
 use super::place::Roofline;
 use super::{CrossingReport, ImageReport, PlannedArena};
-use crate::ops::Cost;
+use crate::ops::{Asked, ChoiceKey, Cost};
 
 /// One node of a plan.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -22,6 +22,38 @@ pub struct NodeReport {
     pub commands: u32,
     /// Type and shape of its first output.
     pub output: String,
+    /// Where a measured choice changed its kernels.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tuned: Vec<TunedKernel>,
+}
+
+/// A kernel that runs because it was measured to be faster.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct TunedKernel {
+    /// What it was chosen for.
+    pub key: ChoiceKey,
+    /// Its name.
+    pub chosen: String,
+    /// The one that would run otherwise.
+    pub default: String,
+}
+
+impl TunedKernel {
+    /// The choices of a lowering that changed it, each once.
+    pub(super) fn of(asked: &[Asked]) -> Vec<TunedKernel> {
+        let mut all: Vec<TunedKernel> = Vec::new();
+        for asked in asked.iter().filter(|asked| asked.is_changed()) {
+            let tuned = TunedKernel {
+                key: asked.key.clone(),
+                chosen: asked.name().to_owned(),
+                default: asked.default_name().to_owned(),
+            };
+            if !all.contains(&tuned) {
+                all.push(tuned);
+            }
+        }
+        all
+    }
 }
 
 /// A plan's decisions.

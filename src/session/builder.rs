@@ -9,7 +9,8 @@ use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
 use crate::device::Context;
 use crate::frame::FrameSpec;
 use crate::graph::Graph;
-use crate::loader::{self, LoadOptions};
+use crate::loader::{self, LoadOptions, UsedFiles};
+use crate::memory::host::Unchanging;
 use crate::plan::passes::{GraphCx, prepare, prepare_and_share};
 use crate::plan::{Activations, Integers, PassSelection, PlanOptions, Precision};
 use crate::registry::{Registry, default_selector};
@@ -17,13 +18,16 @@ use crate::session::core::SessionCore;
 use crate::session::core::arena::SharedArena;
 use crate::session::core::cancel::RunOptions;
 use crate::session::core::device::Device;
-use crate::session::core::options::{BindPolicy, NodePlacer, Options};
+use crate::session::core::frames::Frames;
+use crate::session::core::options::{BindPolicy, KernelChooser, NodePlacer, Options};
 use crate::session::core::params::ParamStore;
 use crate::session::core::pieces::SubmissionLimit;
 use crate::session::error::{Error, SessionError};
 use crate::session::frames::FrameSpecs;
+use crate::session::models::{Model, ModelKey};
 use crate::session::placement::{BUDGET, NodePlacement, PlacementCache, Placer};
 use crate::session::recover::Origins;
+use crate::session::tuning::{KernelTuner, Tuning};
 use crate::session::{Session, overrides};
 
 #[derive(Debug)]
@@ -45,10 +49,13 @@ pub struct SessionBuilder {
     frames: FrameSpecs,
     bind: BindPolicy,
     params: Option<Arc<ParamStore>>,
+    map: Option<Unchanging>,
     arena: Option<Arc<SharedArena>>,
     placement: NodePlacement,
     placement_cache: Option<Arc<PlacementCache>>,
     placement_budget: Duration,
+    tuning: Tuning,
+    tuning_folder: Option<PathBuf>,
     limit: Option<SubmissionLimit>,
     run: RunOptions,
 }
@@ -66,10 +73,13 @@ impl Default for SessionBuilder {
             frames: FrameSpecs::default(),
             bind: BindPolicy { strict: false, copy_threshold: None, copies: false },
             params: None,
+            map: None,
             arena: None,
             placement: NodePlacement::Manual,
             placement_cache: None,
             placement_budget: BUDGET,
+            tuning: Tuning::Off,
+            tuning_folder: None,
             limit: None,
             run: RunOptions::new(),
         }
@@ -178,8 +188,8 @@ impl SessionBuilder {
     }
 
     /// Whether products with packed weights may round their activations where the model allows it (MatMulNBits of
-    /// `accuracy_level` 4). By default they may, which is faster on CPUs; [`Activations::Exact`] is for comparisons
-    /// with exact results.
+    /// `accuracy_level` 4). By default they may, which is faster on CPUs and with cooperative matrices;
+    /// [`Activations::Exact`] is for comparisons with exact results.
     pub fn activations(mut self, activations: Activations) -> Self {
         self.plan.activations = activations;
         self
@@ -243,6 +253,20 @@ impl SessionBuilder {
         self
     }
 
+    /// Whether kernels are chosen by measurement. What was measured is kept in [`SessionBuilder::tuning_folder`] by
+    /// device, driver and kernels, and holds for all models. Another kernel's results may differ in their last bits.
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// The folder that keeps what [`SessionBuilder::tuning`] measures. By default it is [`ContextDesc::cache_dir`]; without
+    /// either nothing is kept.
+    pub fn tuning_folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.tuning_folder = Some(folder.into());
+        self
+    }
+
     /// Maximum duration of one submission, for which a display on the same device has to wait. By default the
     /// environment variable `ONEPOOL_SUBMISSION_LIMIT`, else [`SubmissionLimit::Auto`].
     pub fn submission_limit(mut self, limit: SubmissionLimit) -> Self {
@@ -286,6 +310,13 @@ impl SessionBuilder {
     /// ([`ParamStore::unify`]).
     pub fn params(mut self, params: Arc<ParamStore>) -> Self {
         self.params = Some(params);
+        self
+    }
+
+    /// Reads large parameters of the model's files where they lie in the system's cache of files, so that processes share
+    /// them ([`LoadOptions::map`]).
+    pub fn map_weights(mut self, files: Unchanging) -> Self {
+        self.map = Some(files);
         self
     }
 
@@ -339,45 +370,74 @@ impl SessionBuilder {
         }
         let origins = Origins { selectors, desc: self.desc.clone() };
         let (plan, mut foreign) = (self.plan, self.foreign);
-        let graph = match (self.graph, self.path) {
-            (Some(graph), _) => graph,
-            (None, Some(path)) => {
-                let table: Vec<&str> = devices.iter().map(|d| d.context.info().api).collect();
-                let options = LoadOptions::default();
-                let (graph, moved) = loader::load_on(&path, &options, &table, self.any_device)?;
-                foreign.extend(moved);
-                graph
-            }
-            (None, None) => return Err(SessionError::NoModel.into()),
-        };
-        let (mut graph, frames) = self.frames.put_into(graph)?;
-        overrides::check(&plan, &graph, devices.len())?;
         let infos: Vec<&DeviceInfo> = devices.iter().map(|d| d.context.info()).collect();
         let free = self.placement == NodePlacement::Auto && plan.place_rest.is_none();
-        let cx = GraphCx { options: &plan, devices: &infos, free };
-        let unify = |store: &ParamStore, graph: &mut Graph| Ok::<_, Error>(store.unify(graph)?.tensors);
-        let prepared = match &self.params {
-            Some(store) => prepare_and_share(&mut graph, &cx, Some(&|graph| unify(store, graph)))?,
-            None => prepare(&mut graph, &cx),
+        // The application's own graphs, stores and frames make a graph of this session's alone.
+        let path = self.path.as_deref().filter(|_| self.graph.is_none());
+        let shared = path.filter(|_| self.params.is_none() && self.frames.is_empty());
+        let key = shared
+            .and_then(|path| ModelKey::new(path, (self.any_device, self.map.is_some(), free), &plan, &infos));
+        let (model, frames) = match key.as_ref().and_then(ModelKey::known) {
+            Some(model) => {
+                overrides::check(&plan, &model.graph, devices.len())?;
+                (model, Frames::default())
+            }
+            None => {
+                let used = UsedFiles::default();
+                let (graph, moved) = match (self.graph, self.path) {
+                    (Some(graph), _) => (graph, Vec::new()),
+                    (None, Some(path)) => {
+                        let table: Vec<&str> = devices.iter().map(|d| d.context.info().api).collect();
+                        let options = LoadOptions { map: self.map, ..LoadOptions::default() };
+                        loader::load_noting(&path, &options, &table, self.any_device, &used)?
+                    }
+                    (None, None) => return Err(SessionError::NoModel.into()),
+                };
+                let (mut graph, frames) = self.frames.put_into(graph)?;
+                overrides::check(&plan, &graph, devices.len())?;
+                let cx = GraphCx { options: &plan, devices: &infos, free };
+                let unify =
+                    |store: &ParamStore, graph: &mut Graph| Ok::<_, Error>(store.unify(graph)?.tensors);
+                let prepared = match &self.params {
+                    Some(store) => prepare_and_share(&mut graph, &cx, Some(&|graph| unify(store, graph)))?,
+                    None => prepare(&mut graph, &cx),
+                };
+                let model = Model { graph: Arc::new(graph), prepared: Arc::new(prepared), foreign: moved };
+                if let (Some(key), Some(files)) = (key, used.all()) {
+                    key.remember(&model, files);
+                }
+                (model, frames)
+            }
         };
+        let Model { graph, prepared, foreign: moved } = model;
+        foreign.extend(moved);
         let placer = (self.placement == NodePlacement::Auto).then(|| {
             let folder = || self.desc.cache_dir.as_deref().map(PlacementCache::in_folder);
             let cache = self.placement_cache.or_else(folder).unwrap_or_default();
             Arc::new(Placer::new(cache, self.placement_budget)) as Arc<dyn NodePlacer>
         });
+        let budget = match self.tuning {
+            Tuning::Off => None,
+            Tuning::Kept => Some(Duration::ZERO),
+            Tuning::Within(budget) => Some(budget),
+        };
+        let folder = self.tuning_folder.or_else(|| self.desc.cache_dir.clone());
+        let tuner = budget.map(|budget| Arc::new(KernelTuner::new(folder, budget)));
+        let chooser = tuner.clone().map(|tuner| tuner as Arc<dyn KernelChooser>);
         let options = Options {
             plan,
-            prepared: Arc::new(prepared),
+            prepared,
             foreign: foreign.into_iter().collect(),
             bind: self.bind,
             arena: self.arena,
             placer,
+            chooser,
             limit,
             frames: Arc::new(frames),
             run: self.run,
         };
         let params = self.params.unwrap_or_default();
-        let core = SessionCore::new(Arc::new(graph), devices, options, params, Arc::default());
-        Ok(Session { core: Arc::new(core), values: Default::default(), current: None, origins })
+        let core = SessionCore::new(graph, devices, options, params, Arc::default());
+        Ok(Session { core: Arc::new(core), values: Default::default(), current: None, origins, tuner })
     }
 }

@@ -318,6 +318,24 @@ pub enum SessionError {
     /// A session was built without a model.
     #[error("a session needs a model: give a path or a graph")]
     NoModel,
+    /// A run cannot be recorded into a command buffer of the application's.
+    #[error(
+        "a run of this binding cannot be recorded into a command buffer, as it needs the host for {part}"
+    )]
+    NeedsHost {
+        /// What needs the host, and what to do.
+        part: String,
+    },
+    /// An image whose layout changes in a run, or memory that another queue family owns, is used by several parts of the run.
+    #[error(
+        "{name:?} is handed over at the beginning and the end of a run, and this plan uses it in {segments} segments: let the          run leave an image in the layout that it begins with, on the queue family of the context, or bind a buffer"
+    )]
+    HandedOver {
+        /// The input or output.
+        name: String,
+        /// Segments that use it.
+        segments: usize,
+    },
     /// A device of a table must import host memory, for tensors that two devices share.
     #[error(
         "{device} cannot import host memory, so it cannot share tensors with the other devices of the session"

@@ -22,12 +22,16 @@ pub(super) struct FrameSpecs {
 }
 
 impl FrameSpecs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.inputs.is_empty() && self.outputs.is_empty()
+    }
+
     /// Replaces the described inputs and outputs of `graph` by the bytes of their frames' memories.
     ///
     /// # Errors
     /// [`SessionError::Unknown`], [`SessionError::Frame`], [`Error::Graph`].
     pub(super) fn put_into(self, graph: Graph) -> Result<(Graph, Frames), Error> {
-        if self.inputs.is_empty() && self.outputs.is_empty() {
+        if self.is_empty() {
             return Ok((graph, Frames::default()));
         }
         let names = graph.tensors().iter().map(|t| t.name.clone()).collect();

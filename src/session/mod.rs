@@ -11,11 +11,13 @@ mod builder;
 mod core;
 mod error;
 mod frames;
+mod models;
 mod overrides;
 mod placement;
 mod recover;
 mod run;
 mod stages;
+mod tuning;
 pub mod tvm;
 
 use std::collections::BTreeMap;
@@ -38,6 +40,8 @@ pub use self::placement::{NodePlacement, PlacementCache};
 use self::recover::Origins;
 pub use self::run::pending::Pending;
 pub use self::run::profile::{NodeTime, Profile, SegmentTime};
+use self::tuning::KernelTuner;
+pub use self::tuning::{TunedChoice, Tuning, TuningReport};
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, Tensor, TensorDecl, TensorInfo};
@@ -84,6 +88,8 @@ pub struct Session {
     current: Option<(Binding<'static>, Vec<usize>)>,
     /// How its devices were opened.
     origins: Origins,
+    /// What measures its kernels.
+    tuner: Option<Arc<KernelTuner>>,
 }
 
 impl Session {
@@ -124,8 +130,8 @@ impl Session {
         let graph = Arc::new(frames::put_views(self.graph().clone(), views)?);
         let core =
             SessionCore::new(graph, devices.clone(), options.clone(), Arc::clone(params), Arc::default());
-        let origins = self.origins.clone();
-        Ok(Session { core: Arc::new(core), values: Default::default(), current: None, origins })
+        let (origins, tuner) = (self.origins.clone(), self.tuner.clone());
+        Ok(Session { core: Arc::new(core), values: Default::default(), current: None, origins, tuner })
     }
 
     /// The inputs that the caller gives. One that is described as a frame is the bytes of its memory; where it has
@@ -154,6 +160,11 @@ impl Session {
     /// How many plans were made so far. A run that finds its plan makes none.
     pub fn plans_made(&self) -> u64 {
         self.core.plans_made.load(Ordering::Relaxed)
+    }
+
+    /// What was measured for plans made so far ([`SessionBuilder::tuning`]).
+    pub fn tuning_report(&self) -> TuningReport {
+        self.tuner.as_ref().map(|tuner| tuner.report()).unwrap_or_default()
     }
 
     /// Returns a builder that binds memory to inputs and outputs.

@@ -5,6 +5,8 @@
 
 mod app;
 mod devices;
+mod images;
+mod inlays;
 mod memory;
 mod refusals;
 mod semaphores;

@@ -52,6 +52,7 @@ impl Linear<'_> {
                 allocation_bytes: bytes,
                 memory_type: index,
                 handle_types: 0,
+                owner: None,
                 offset: offset + layout.offset,
                 bytes: layout.row_pitch * u64::from(SIDE),
             };
@@ -211,6 +212,7 @@ fn memory_crosses_devices_by_an_opaque_descriptor() {
         allocation_bytes: exported.allocation_bytes,
         memory_type: exported.memory_type,
         handle_types: 0,
+        owner: None,
         offset: 0,
         bytes: N * 4,
     };

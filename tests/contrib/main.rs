@@ -3,25 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../support/devices.rs"]
+mod devices;
+
+use devices::devices;
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::loader::onnx::load_onnx_bytes;
 use onepool::registry::Registry;
 use onepool::{DType, Session, Tensor, TensorInfo};
 use serde_json::Value;
-
-/// The devices under test. One that `REQUIRE_BACKENDS` names must be there.
-fn devices() -> Vec<Context> {
-    let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
-    let mut opened = Vec::new();
-    for device in ["cpu", "sim", "vulkan", "opencl"] {
-        match Registry::with_defaults().open(device, &ContextDesc::default()) {
-            Ok(context) => opened.push(context),
-            Err(e) => assert!(!required.contains(device), "{device}: {e}"),
-        }
-    }
-    opened
-}
 
 fn read() -> Value {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contrib/cases.json");

@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod batch;
+mod batcher;
 mod conversation;
 #[path = "../support/devices.rs"]
 mod devices;
 #[cfg(feature = "grammar")]
 mod grammar;
+mod pages;
 mod speculate;
 
 use std::ops::ControlFlow;
@@ -18,7 +20,8 @@ use onepool::Session;
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::generate::{
-    Finish, GenerateError, GenerateOptions, Generated, Generator, Message, ModelFolder, Prompt, Sampling,
+    BatchOptions, Batcher, Finish, GenerateError, GenerateOptions, Generated, Generator, Message,
+    ModelFolder, Prompt, Sampling,
 };
 use onepool::registry::Registry;
 use onepool::session::CancelToken;
@@ -358,4 +361,8 @@ fn logits_that_are_no_numbers_are_an_error() {
         .unwrap_err()
         .to_string();
     assert!(e.starts_with("the logits after 6 tokens have NaN"), "{e}");
+    let mut batcher = Batcher::new(&mut generator, BatchOptions::default()).unwrap();
+    batcher.add(Prompt::Text("Hello"), exactly(4), |_| ControlFlow::Continue(())).unwrap();
+    assert!(matches!(batcher.step().unwrap_err(), GenerateError::NotFinite { .. }));
+    assert!(batcher.is_idle(), "the text is gone");
 }

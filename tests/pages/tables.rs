@@ -146,10 +146,10 @@ fn operators(records: &Records) -> String {
 /// Ours and PyTorch's times by type, and their ratio; a dash where a pair was not measured.
 fn beside_torch(records: &Records, bench: &str, types: [[&str; 2]; 2]) -> (Vec<Vec<String>>, [Vec<f64>; 2]) {
     let (mut rows, mut ratios) = (Vec::new(), [Vec::new(), Vec::new()]);
-    for case in records.cases(H100, bench) {
+    for case in records.cases(H200, bench) {
         let mut row = vec![case.to_owned()];
         for (at, metrics) in types.into_iter().enumerate() {
-            let both = metrics.map(|metric| records.known(H100, bench, case, metric));
+            let both = metrics.map(|metric| records.known(H200, bench, case, metric));
             row.extend(both.map(|ms| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"))));
             let ratio = both[0].zip(both[1]).map(|(ours, theirs)| ours / theirs);
             row.push(ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
@@ -169,9 +169,9 @@ fn peer_operators(records: &Records) -> String {
     let (rows, ratios) = beside_torch(records, "peer", types.each_ref().map(|t| t.each_ref().map(|m| &**m)));
     let no_slower = ratios.iter().flatten().filter(|ratio| **ratio <= 1.0).count();
     format!(
-        "{no_slower} of {} are no slower than PyTorch. Milliseconds, {H100}, {}.\n\n{}",
+        "{no_slower} of {} are no slower than PyTorch. Milliseconds, {H200}, {}.\n\n{}",
         ratios.iter().flatten().count(),
-        records.days_on(H100, "peer"),
+        records.days_on(H200, "peer"),
         table(&["operator", "float32", "PyTorch", "ratio", "float16", "PyTorch", "ratio"], &rows)
     )
 }
@@ -181,10 +181,10 @@ fn peer_models(records: &Records) -> String {
     let (rows, ratios) = beside_torch(records, "peer model", types);
     let means = ratios.map(|ratios| geometric_mean(&ratios));
     format!(
-        "Geometric means of the ratios: {:.2} in float32, {:.2} in float16. Milliseconds, {H100}, {}.\n\n{}",
+        "Geometric means of the ratios: {:.2} in float32, {:.2} in float16. Milliseconds, {H200}, {}.\n\n{}",
         means[0],
         means[1],
-        records.days_on(H100, "peer model"),
+        records.days_on(H200, "peer model"),
         table(&["model", "float32", "PyTorch", "ratio", "float16", "PyTorch", "ratio"], &rows)
     )
 }
@@ -242,6 +242,31 @@ fn process_memory(records: &Records) -> String {
     )
 }
 
+fn weights_once(records: &Records) -> String {
+    let get = |case: &str, metric: &str| records.get(LAVAPIPE, "weights once", case, metric);
+    let cases = records.cases(LAVAPIPE, "weights once");
+    let devices = ["cpu", "vulkan", "opencl"];
+    let row = |case: &&str| {
+        let mut row = vec![(*case).to_owned(), digits(get(case, "file"))];
+        for device in devices {
+            let session = |which: &str| get(case, &format!("{device}; {which}"));
+            row.extend([digits(session("first")), digits(session("second"))]);
+        }
+        row
+    };
+    let rows: Vec<_> = cases.iter().map(row).collect();
+    let part = |case: &&str| {
+        let second = devices.map(|device| get(case, &format!("{device}; second")));
+        second.into_iter().fold(0.0, f64::max) / get(case, "file")
+    };
+    format!(
+        "A second session takes at most {:.0} % of the file. Most anonymous memory, MiB, {LAVAPIPE}, {}.\n\n{}",
+        100.0 * cases.iter().map(part).fold(0.0, f64::max),
+        records.days_on(LAVAPIPE, "weights once"),
+        table(&["model", "file", "cpu", "second", "vulkan", "second", "opencl", "second"], &rows)
+    )
+}
+
 fn planned_memory(records: &Records) -> String {
     let mut rows = Vec::new();
     for case in records.cases(LAVAPIPE, "planned memory") {
@@ -279,6 +304,7 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("language", language(records)),
         ("sharing", sharing(records)),
         ("process-memory", process_memory(records)),
+        ("weights-once", weights_once(records)),
         ("planned-memory", planned_memory(records)),
     ]
 }

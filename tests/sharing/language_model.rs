@@ -157,16 +157,17 @@ fn resident(sessions: &[&Session]) -> u64 {
     regions.iter().map(|r| r.bytes() as u64).sum()
 }
 
-/// Bytes on the device and on the host of both halves, and the scores.
-fn halves(folder: &Path, device: &str, shared: bool) -> (u64, u64, Vec<f32>) {
+/// Bytes on the device and on the host of both halves, and the scores. Sessions of one file share it without a store, so the
+/// halves are of two folders.
+fn halves([first, second]: [&Path; 2], device: &str, shared: bool) -> (u64, u64, Vec<f32>) {
     let context = open(device);
     let store = ParamStore::new();
-    let session = |name: &str| {
+    let session = |folder: &Path, name: &str| {
         let builder = Session::builder().model(folder.join(name)).context(context.clone());
         let builder = if shared { builder.params(Arc::clone(&store)) } else { builder };
         builder.build().unwrap()
     };
-    let (mut step, mut out) = (session("step.onnx"), session("out.onnx"));
+    let (mut step, mut out) = (session(first, "step.onnx"), session(second, "out.onnx"));
     let scores = scores(&mut step, Some(&mut out));
     check_messages(&context);
     (held(&context), resident(&[&step, &out]), scores)
@@ -174,14 +175,16 @@ fn halves(folder: &Path, device: &str, shared: bool) -> (u64, u64, Vec<f32>) {
 
 #[test]
 fn a_split_language_model_holds_one_copy_of_its_shared_matrix() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(folder.path());
+    write(other.path());
+    let folders = [folder.path(), other.path()];
     for device in devices() {
         let context = open(device);
         let full = Session::builder().model(folder.path().join("full.onnx")).context(context.clone());
         let want = scores(&mut full.build().unwrap(), None);
-        let (apart, apart_host, first) = halves(folder.path(), device, false);
-        let (shared, shared_host, second) = halves(folder.path(), device, true);
+        let (apart, apart_host, first) = halves(folders, device, false);
+        let (shared, shared_host, second) = halves(folders, device, true);
         assert_eq!(first, second, "{device}");
         for (got, want) in second.iter().zip(&want) {
             assert!((got - want).abs() <= 1e-4 * want.abs().max(1.0), "{device}: {got}, whole {want}");

@@ -68,6 +68,7 @@ const ROOMS: &[&str] = &[
     "session::bind",
     "session::run",
     "session::stages",
+    "session::tuning",
     "session::placement",
     "session",
 ];

@@ -12,11 +12,14 @@ use onepool::backend::{
     MemoryUsage, Placement, QueueBackend,
 };
 use onepool::device::Context;
+use onepool::kernel::{KernelSource, Requires};
 use onepool::memory::model::{ImportTypes, MemoryModel};
 use onepool::recording::{BufferId, BufferRange, DeviceKernelId};
 
+/// What takes the place of a kernel, by its name.
+type Replaced = Box<dyn Fn(&str) -> Option<KernelSource> + Send + Sync>;
+
 /// A context with another [`DeviceInfo`] than its own.
-#[derive(Debug)]
 pub(crate) struct Disguised {
     real: Arc<dyn ContextBackend>,
     info: DeviceInfo,
@@ -25,6 +28,14 @@ pub(crate) struct Disguised {
     separate: Option<Mutex<HashMap<BufferId, Vec<u64>>>>,
     /// Kernels that it does not build: those in whose names this is.
     refused: Option<&'static str>,
+    /// Kernels that others take the place of.
+    replaced: Option<Replaced>,
+}
+
+impl std::fmt::Debug for Disguised {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Disguised({:?})", self.info.name)
+    }
 }
 
 impl Disguised {
@@ -32,12 +43,41 @@ impl Disguised {
     pub(crate) fn new(real: Arc<dyn ContextBackend>, change: impl FnOnce(&mut DeviceInfo)) -> Disguised {
         let mut info = real.info().clone();
         change(&mut info);
-        Disguised { real, info, separate: None, refused: None }
+        Disguised { real, info, separate: None, refused: None, replaced: None }
+    }
+
+    /// `real` with cooperative matrices, in subgroups of 32, as `change` has it.
+    pub(crate) fn with_matrices(
+        real: Arc<dyn ContextBackend>,
+        change: impl FnOnce(&mut DeviceInfo),
+    ) -> Disguised {
+        let promised = [
+            Requires::MATRIX_F16,
+            Requires::COOPERATIVE_MATRIX,
+            Requires::VULKAN_MEMORY_MODEL,
+            Requires::FLOAT16,
+            Requires::STORAGE_16,
+            Requires::SUBGROUP_BASIC,
+        ];
+        Disguised::new(real, |info| {
+            info.features = promised.into_iter().fold(info.features, Requires::union);
+            (info.subgroup, info.prefers_texels) = (32, false);
+            change(info);
+        })
     }
 
     /// The same as a device whose driver builds no kernel in whose name `part` is.
     pub(crate) fn refusing(mut self, part: &'static str) -> Disguised {
         self.refused = Some(part);
+        self
+    }
+
+    /// The same as a device that builds the kernels that `replaced` has for a name in place of those that are asked for.
+    pub(crate) fn replacing(
+        mut self,
+        replaced: impl Fn(&str) -> Option<KernelSource> + Send + Sync + 'static,
+    ) -> Disguised {
+        self.replaced = Some(Box::new(replaced));
         self
     }
 
@@ -133,7 +173,10 @@ impl ContextBackend for Disguised {
             let log = "the driver could not compile it".to_owned();
             return Err(DeviceError::Program { kernel: name.to_owned(), log });
         }
-        self.real.create_kernel(desc)
+        match self.replaced.as_ref().and_then(|replaced| replaced(name)) {
+            Some(source) => self.real.create_kernel(&KernelDesc { source: &source, spec: desc.spec }),
+            None => self.real.create_kernel(desc),
+        }
     }
 
     fn destroy_kernel(&self, kernel: DeviceKernelId) {

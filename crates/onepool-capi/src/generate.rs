@@ -8,6 +8,8 @@ use onepool::generate::{
     Finish, GenerateError, GenerateOptions, Generated, Generator, Message, ModelFolder, Prompt, Sampling,
 };
 
+use onepool_core::error::chain;
+
 use crate::arg::{In, Out, Structure, Text, flag, unknown};
 use crate::cancel::token;
 use crate::handle::{Handle, Object, free, publish};
@@ -145,24 +147,11 @@ impl GeneratorObject {
 }
 
 fn failed(error: GenerateError) -> Failure {
-    let status = match error {
-        GenerateError::Session(error) => return error.into(),
-        GenerateError::NoTemplate
-        | GenerateError::Template(_)
-        | GenerateError::EmptyPrompt
-        | GenerateError::PromptTooLong { .. }
-        | GenerateError::Context { .. }
-        | GenerateError::UnknownToken { .. }
-        | GenerateError::Setting { .. } => Status::InvalidArgument,
-        _ => Status::Model,
-    };
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(next) = cause {
-        message = format!("{message}: {next}");
-        cause = next.source();
+    let status = if error.is_argument() { Status::InvalidArgument } else { Status::Model };
+    match error {
+        GenerateError::Session(error) => error.into(),
+        error => Failure::new(status, chain(&error)),
     }
-    Failure::new(status, message)
 }
 
 /// `onepool_generator_open` of the header.

@@ -203,11 +203,12 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
             l.argument_alignment
         ))?;
         out.line(format_args!(
-            "  groups    up to {} work-items, {} of local memory; subgroups of {}{}",
+            "  groups    up to {} work-items, {} of local memory; subgroups of {}{}{}",
             l.max_group_items,
             bytes(l.max_local_bytes.into()),
             info.subgroup,
-            subgroups_on_request(info)
+            subgroups_on_request(info),
+            info.processors.map_or_else(String::new, |count| format!("; {count} processors"))
         ))?;
         out.line(format_args!("  features  {}", info.features))?;
     }

@@ -14,6 +14,7 @@ use onepool::plan::PlanError;
 use onepool::registry::OpenError;
 use onepool::session::{Error, SessionError};
 use onepool::shape::ShapeError;
+pub(super) use onepool_core::error::chain;
 use onepool_core::files::cache::CacheError;
 
 /// Exit code: a result is wrong or something failed.
@@ -167,22 +168,6 @@ pub(super) fn is_unsupported(e: &Error) -> bool {
         Error::Device(device::Error::Device(DeviceError::Unsupported { .. })) => true,
         _ => false,
     }
-}
-
-/// An error with its causes, one sentence.
-pub(super) fn chain(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut next = e.source();
-    while let Some(cause) = next {
-        let said = cause.to_string();
-        // Many messages quote their cause.
-        if !text.ends_with(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        next = cause.source();
-    }
-    text
 }
 
 macro_rules! from_library {

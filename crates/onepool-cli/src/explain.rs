@@ -195,6 +195,7 @@ pub(super) fn plan(
         out.line(format_args!("\non {} for want of the device that the graph names: {names}", device(0)))?;
     }
     crossings(report, &device, out)?;
+    tuned(report, out)?;
     summary(plan, devices, out)?;
     if commands {
         list_commands(plan, &device, out)?;
@@ -212,6 +213,21 @@ fn crossings(report: &PlanReport, device: &dyn Fn(u32) -> String, out: &mut Outp
     for c in &report.crossings {
         let (from, to) = (device(c.from), device(c.to));
         table.row([c.tensor.clone(), from, to, bytes(c.bytes), bytes(c.copied()), c.reason.to_owned()]);
+    }
+    out.table(&table)
+}
+
+/// Prints which kernels run because they were measured to be faster.
+fn tuned(report: &PlanReport, out: &mut Output) -> Result<(), CliError> {
+    if report.nodes.iter().all(|node| node.tuned.is_empty()) {
+        return Ok(());
+    }
+    out.line("\nkernels chosen by measurement")?;
+    let mut table = Table::new(["node", "chosen", "instead of", "for"]);
+    for node in &report.nodes {
+        for tuned in &node.tuned {
+            table.row([node.name.as_str(), &tuned.chosen, &tuned.default, tuned.key.as_str()]);
+        }
     }
     out.table(&table)
 }

@@ -1,9 +1,12 @@
 //! `onepool generate`: text from a language model.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -15,9 +18,10 @@ use super::place::PlaceArgs;
 use super::precision::PrecisionArgs;
 use super::stop::StopArgs;
 use super::table::bytes;
+use super::tune::TuningArgs;
 use onepool::generate::{
-    Finish, GenerateError, GenerateOptions, Generated, Generator, Grammar, Message, ModelFolder, Prompt,
-    Sampling, TextRequest,
+    BatchCounts, BatchOptions, Batcher, Finish, GenerateError, GenerateOptions, Generated, Generator,
+    Grammar, Message, ModelFolder, PageCounts, PageOptions, PagePool, Prompt, Sampling, TextRequest,
 };
 use onepool::session::{Session, SharedArena};
 
@@ -27,11 +31,18 @@ pub(super) struct Args {
     /// A GGUF file, or the model's folder: an ONNX graph with genai_config.json (or config.json) and tokenizer.json.
     model: PathBuf,
     /// The text to go on from; may be given several times.
-    #[arg(short, long, required = true, value_name = "TEXT")]
+    #[arg(short, long, required_unless_present = "prompts", value_name = "TEXT")]
     prompt: Vec<String>,
-    /// The most prompts that run at once; each has a cache of its own.
+    /// A file with a prompt in each line, after those of --prompt. Empty lines are none.
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// The most prompts that run at once. One that ends makes room for the next. With --lookup, --draft and --prompt-cache
+    /// all of such a group end before the next one begins.
     #[arg(long, default_value_t = 8, value_name = "PROMPTS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     batch: u16,
+    /// Pages of keys and values, for a graph with PagedAttention. Without it as many as --batch prompts can need.
+    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..))]
+    pages: Option<u32>,
     /// Gives each prompt as a user's message to the model's chat template.
     #[arg(long)]
     chat: bool,
@@ -74,6 +85,8 @@ pub(super) struct Args {
     place: PlaceArgs,
     #[command(flatten)]
     cache: CacheArgs,
+    #[command(flatten)]
+    tuning: TuningArgs,
     #[command(flatten)]
     precision: PrecisionArgs,
     #[command(flatten)]
@@ -155,10 +168,64 @@ struct Report<'a> {
     context: usize,
     /// Of keys and values; nothing where they grow.
     cache_bytes: Option<u64>,
+    /// Of prompts that came and went.
+    batch: Option<Batch>,
     /// Plans that were made for all texts.
     plans: u64,
     remarks: &'a [String],
     texts: &'a [Text],
+}
+
+#[derive(Serialize)]
+struct Batch {
+    /// Runs of the model, and tokens that ran in them.
+    steps: u64,
+    tokens: u64,
+    /// Tokens of prompts that were in pages already.
+    reused_tokens: u64,
+    most_texts: usize,
+    /// Texts that were set aside for want of pages, and computed again.
+    preempted: u64,
+    seconds: f64,
+    /// New tokens of all texts together.
+    tokens_per_s: f64,
+    pages: Option<Pages>,
+}
+
+#[derive(Serialize)]
+struct Pages {
+    pages: usize,
+    page_tokens: usize,
+    cached: usize,
+    copied: u64,
+    evicted: u64,
+}
+
+impl Batch {
+    fn new(counts: BatchCounts, texts: &[Text], seconds: f64, pool: Option<&PagePool>) -> Self {
+        let made: usize = texts.iter().map(|text| text.tokens.len()).sum();
+        let pages = pool.map(|pool| {
+            let PageCounts { pages, cached, copied, evicted, .. } = pool.counts();
+            Pages { pages, page_tokens: pool.page_tokens(), cached, copied, evicted }
+        });
+        let BatchCounts { steps, tokens, reused_tokens, most_texts, preempted } = counts;
+        let tokens_per_s = if seconds > 0.0 { made as f64 / seconds } else { 0.0 };
+        Batch { steps, tokens, reused_tokens, most_texts, preempted, seconds, tokens_per_s, pages }
+    }
+
+    fn line(&self) -> String {
+        let mut line = format!(
+            "all: {:.1} tokens/s, {} steps of at most {} texts",
+            self.tokens_per_s, self.steps, self.most_texts
+        );
+        if self.reused_tokens > 0 {
+            line += &format!("; {} tokens of prompts shared", self.reused_tokens);
+        }
+        if self.preempted > 0 {
+            line += &format!("; {} times a text was computed again for want of pages", self.preempted);
+        }
+        line
+    }
 }
 
 #[derive(Serialize)]
@@ -235,10 +302,11 @@ impl Text {
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let folder = ModelFolder::open(&args.model)?;
-    let chats: Vec<Vec<Message>> = args.prompt.iter().map(|text| messages(args, text)).collect();
+    let given = given(args)?;
+    let chats: Vec<Vec<Message>> = given.iter().map(|text| messages(args, text)).collect();
     let prompts: Vec<Prompt<'_>> = match args.chat {
         true => chats.iter().map(|messages| Prompt::Chat(messages)).collect(),
-        false => args.prompt.iter().map(|text| Prompt::Text(text)).collect(),
+        false => given.iter().map(|text| Prompt::Text(text)).collect(),
     };
     let sampling = args.sampling.over(folder.sampling());
     sampling.check()?;
@@ -255,7 +323,13 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let session = open_session(args, &folder, &arena, out)?;
     let device = session.devices().next().map(|d| d.name.clone()).unwrap_or_default();
     let spinner = out.progress("planning", None);
-    let mut generator = Generator::new(folder, session, Some(context))?;
+    let mut generator = match args.pages {
+        Some(pages) => {
+            let pool = PagePool::new(&folder, &session, &PageOptions::new(pages as usize))?;
+            Generator::with_pages(folder, session, Some(context), &pool)?
+        }
+        None => Generator::new(folder, session, Some(context))?,
+    };
     drop(spinner);
     if let Some(draft) = &args.draft {
         let folder = ModelFolder::open(draft)?;
@@ -284,8 +358,15 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         reuse: args.prompt_cache.is_some(),
         cancel: None,
     };
-    let mut texts = Vec::new();
-    let all: Vec<(&String, Prompt<'_>)> = args.prompt.iter().zip(prompts).collect();
+    let (mut texts, mut batch) = (Vec::new(), None);
+    let mut all: Vec<(&String, Prompt<'_>)> = given.iter().zip(prompts).collect();
+    let guesses = args.lookup > 0 || args.draft.is_some();
+    if all.len() > 1 && !guesses && args.prompt_cache.is_none() {
+        let made = in_turns(&mut generator, &all, &options, usize::from(args.batch), out)?;
+        note(out, &made.1.line());
+        (texts, batch) = (made.0, Some(made.1));
+        all.clear();
+    }
     for group in all.chunks(usize::from(args.batch)) {
         let is_first = texts.is_empty();
         let made = together(&mut generator, group, &options, !is_first, out)?;
@@ -303,11 +384,73 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         device,
         context: generator.context(),
         cache_bytes: generator.cache_bytes(),
+        batch,
         plans: generator.session().plans_made(),
         remarks: &remarks,
         texts: &texts,
     })?;
     if is_cancelled { Err(CliError::Interrupted) } else { Ok(ExitCode::SUCCESS) }
+}
+
+/// The prompts of the options and of the file.
+fn given(args: &Args) -> Result<Vec<String>, CliError> {
+    let mut given = args.prompt.clone();
+    if let Some(path) = &args.prompts {
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|source| GenerateError::Read { path: path.clone(), source })?;
+        given.extend(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned));
+    }
+    if given.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(given) }
+}
+
+/// Makes the texts of prompts, at most `batch` at once; one that ends makes room for the next. The first is printed as it
+/// comes, the others in their order as soon as they are whole.
+fn in_turns(
+    generator: &mut Generator,
+    all: &[(&String, Prompt<'_>)],
+    options: &GenerateOptions,
+    batch: usize,
+    out: &mut Output,
+) -> Result<(Vec<Text>, Batch), CliError> {
+    let first = Rc::new(RefCell::new(String::new()));
+    let start = std::time::Instant::now();
+    let texts = batch.min(all.len());
+    let mut batcher = Batcher::new(generator, BatchOptions { texts, ..BatchOptions::default() })?;
+    let mut ids = Vec::new();
+    for (at, (_, prompt)) in all.iter().enumerate() {
+        let pieces = Rc::clone(&first);
+        ids.push(batcher.add(*prompt, options.clone(), move |piece| {
+            if at == 0 {
+                pieces.borrow_mut().push_str(piece);
+            }
+            ControlFlow::Continue(())
+        })?);
+    }
+    let (mut made, mut texts) = (BTreeMap::new(), Vec::new());
+    while texts.len() < all.len() {
+        made.extend(batcher.step()?);
+        if texts.is_empty() {
+            out.piece(&first.take())?;
+        }
+        while let Some(id) = ids.get(texts.len())
+            && let Some(done) = made.remove(id)
+        {
+            let at = texts.len();
+            if at > 0 {
+                out.line("")?;
+                out.piece(&done.text)?;
+            }
+            out.line("")?;
+            out.flush()?;
+            let text = Text::new(all[at].0, &done);
+            note(out, &text.line());
+            texts.push(text);
+        }
+    }
+    let counts = batcher.counts();
+    drop(batcher);
+    let batch = Batch::new(counts, &texts, start.elapsed().as_secs_f64(), generator.pages());
+    Ok((texts, batch))
 }
 
 /// Makes the texts of several prompts at once. The first is printed as it comes, the others after it.
@@ -375,6 +518,7 @@ fn open_session(
     let _spinner = out.progress("preparing", None);
     let builder = Session::builder().graph(graph).context_desc(desc.clone()).shared_arena(Arc::clone(arena));
     let builder = args.precision.apply(args.ending.apply(builder));
+    let builder = args.tuning.apply(builder, desc.cache_dir.clone());
     let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
     Ok(table.into_iter().fold(builder, |b, context| b.context(context)).build()?)
 }

@@ -32,6 +32,7 @@ mod stop;
 mod table;
 mod tensor_io;
 mod trace;
+mod tune;
 mod verify;
 
 use std::io::Write as _;
@@ -72,6 +73,8 @@ enum Command {
     Operators(operators::Args),
     /// Show what a driver's compiler makes of the kernels: registers, local memory, scratch, estimates.
     CompileReport(compile_report::Args),
+    /// Measure which kernels are the fastest for a model on this device, and keep that for all later runs.
+    Tune(Box<tune::Args>),
     /// Measure transfers or a model.
     #[command(subcommand)]
     Bench(bench::Command),
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(args, &mut out),
         Command::Operators(args) => operators::run(args, &mut out),
         Command::CompileReport(args) => compile_report::run(args, &mut out),
+        Command::Tune(args) => tune::run(args, &mut out),
         Command::Bench(command) => bench::run(command, &mut out),
         Command::Demo(args) => demo::run(args, &mut out),
         Command::Completions(args) => packaging::completions(args, &mut out),

@@ -102,7 +102,11 @@ pub(super) fn load_on(
     out: &Output,
 ) -> Result<(Graph, Vec<String>), LoadError> {
     let bar = out.progress_bytes("loading");
-    let options = LoadOptions { params, progress: Some(&|done, total| bar.bytes(done, total)) };
+    let options = LoadOptions {
+        params,
+        progress: Some(&|done, total| bar.bytes(done, total)),
+        ..LoadOptions::default()
+    };
     loader::load_on(path, &options, table, any)
 }
 

@@ -136,7 +136,7 @@ fn markdown(reports: &[Report]) -> String {
     let composed: Vec<String> = composed_operators().map(|name| format!("`{name}`")).collect();
     text += &format!(
         "\n## Put together from others\n\nNodes of other operators take the place of these of `com.microsoft` when \
-         a model is loaded: {}. PagedAttention copies its caches in every run.\n",
+         a model is loaded: {}.\n",
         composed.join(", ")
     );
     text.truncate(text.trim_end().len());

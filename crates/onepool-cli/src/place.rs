@@ -162,7 +162,8 @@ fn described(table: &[(&str, usize)]) -> String {
     entries.collect::<Vec<_>>().join(", ")
 }
 
-fn cache_folder() -> Option<PathBuf> {
+/// Where measurements are kept where no folder is named.
+pub(super) fn cache_folder() -> Option<PathBuf> {
     cache_folder_of(std::env::consts::OS, |variable| std::env::var_os(variable).map(PathBuf::from))
 }
 

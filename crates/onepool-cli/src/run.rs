@@ -22,6 +22,7 @@ use super::stop::StopArgs;
 use super::table::{Table, bytes, time};
 use super::tensor_io::{Declared, Saved, TensorFile, read, write_all};
 use super::trace;
+use super::tune::TuningArgs;
 use onepool::backend::ContextDesc;
 use onepool::dtype::DType;
 use onepool::graph::{Tensor, TensorInfo};
@@ -76,6 +77,8 @@ pub(super) struct Args {
     any_device: bool,
     #[command(flatten)]
     precision: PrecisionArgs,
+    #[command(flatten)]
+    tuning: TuningArgs,
     /// Keep operators apart that could be fused.
     #[arg(long)]
     no_fuse: bool,
@@ -236,6 +239,7 @@ fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
         .fuse(!args.no_fuse)
         .fallback(!args.no_fallback);
     builder = args.precision.apply(args.stop.apply(builder));
+    builder = args.tuning.apply(builder, desc.cache_dir.clone());
     builder = args.place.resolve(&table, desc.cache_dir.clone())?.apply(builder);
     for context in table {
         builder = builder.context(context);

@@ -4,6 +4,8 @@
 
 pub mod dlpack;
 pub mod dtype;
+#[doc(hidden)]
+pub mod error;
 pub mod files;
 pub mod limits;
 pub mod memory;

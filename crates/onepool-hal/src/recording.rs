@@ -117,6 +117,11 @@ pub struct Recording {
     /// Images that come into being before the first command: what their ranges held before is lost, and from
     /// then on the bytes are one thing read through the image or as a buffer, whoever writes them.
     pub images: Vec<(BufferRange, ImageDesc)>,
+    /// Buffers that stand for memory of the application's, which is taken over before the first command
+    /// ([`ContextBackend::visit`](crate::backend::ContextBackend::visit)). Filled in by the queue.
+    pub enters: Vec<BufferId>,
+    /// Those that are given back after the last command.
+    pub leaves: Vec<BufferId>,
 }
 
 impl Recording {

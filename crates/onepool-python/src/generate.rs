@@ -11,6 +11,7 @@ use onepool::generate::{
     Finish, GenerateError, GenerateOptions, Generated, Message, ModelFolder, Prompt, Sampling,
 };
 use onepool::session::CancelToken;
+use onepool_core::error::chain;
 use onepool_core::sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -322,23 +323,13 @@ impl Drop for Stream {
 }
 
 fn failed(py: Python<'_>, error: GenerateError) -> PyErr {
-    let class = match error {
-        GenerateError::Session(error) => return raised(py, error),
+    let class = match &error {
         GenerateError::Unsupported(_) => Class::Unsupported,
-        GenerateError::NoTemplate
-        | GenerateError::Template(_)
-        | GenerateError::EmptyPrompt
-        | GenerateError::PromptTooLong { .. }
-        | GenerateError::Context { .. }
-        | GenerateError::UnknownToken { .. }
-        | GenerateError::Setting { .. } => Class::Argument,
+        error if error.is_argument() => Class::Argument,
         _ => Class::Model,
     };
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(next) = cause {
-        message = format!("{message}: {next}");
-        cause = next.source();
+    match error {
+        GenerateError::Session(error) => raised(py, error),
+        error => class.says(py, chain(&error)),
     }
-    class.says(py, message)
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use onepool::device;
 use onepool::session::{Error, SessionError};
+use onepool_core::error::chain;
 use tonic::Status;
 
 /// Why a server does not start, or ended.
@@ -114,18 +115,4 @@ pub(crate) fn status(error: &Error) -> Status {
         Error::Device(device::Error::Device(onepool::backend::DeviceError::Kernel { .. })) => invalid(said),
         _ => Status::internal(said),
     }
-}
-
-/// An error and its causes, in a line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !said.ends_with(&next) {
-            said = format!("{said}: {next}");
-        }
-        cause = error.source();
-    }
-    said
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use onepool_serve::error::chain;
+use onepool_core::error::chain;
 use onepool_serve::{Config, ServeError, Server, Tls, models_at};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;

@@ -92,6 +92,7 @@ fn info() -> DeviceInfo {
         subgroup: 1,
         subgroup_range: [1, 1],
         timestamp_ns: 0.0,
+        processors: None,
         prefers_texels: false,
         advice: vec!["this device shows how a backend is written; use another one".to_owned()],
     }

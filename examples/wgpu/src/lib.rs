@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use onepool::backend::vulkan::ash::vk::{self, Handle as _};
 use onepool::backend::vulkan::{ApplicationDevice, DeviceRequest};
-use onepool::backend::{ContextDesc, ForeignBuffer};
+use onepool::backend::{ContextDesc, ForeignBuffer, ForeignImage};
 use onepool::device::{Buffer, Context};
 use onepool::memory::import::ReadWrite;
 use parking_lot::{Mutex, MutexGuard};
@@ -45,6 +45,15 @@ pub struct SharedBuffer {
     pub wgpu: wgpu::Buffer,
     /// As models know it.
     pub onepool: Buffer,
+}
+
+/// A texture that both see: of four channels with 8 bits.
+pub struct SharedTexture {
+    /// As the renderer knows it.
+    pub wgpu: wgpu::Texture,
+    /// As models know it: rows of pixels without padding.
+    pub onepool: Buffer,
+    state: wgpu::TextureUses,
 }
 
 impl Shared {
@@ -170,6 +179,76 @@ impl Shared {
             self.context.import_buffer(&described, ReadWrite::ReadWrite, Box::new(move || drop(kept)))?
         };
         Ok(SharedBuffer { wgpu: buffer, onepool: imported })
+    }
+
+    /// A texture that the renderer draws to, samples and copies, and that models read or write.
+    ///
+    /// # Errors
+    /// The device has no memory left, or refuses the texture.
+    pub fn texture(
+        &self,
+        width: u32,
+        height: u32,
+        access: ReadWrite,
+    ) -> Result<SharedTexture, Box<dyn Error>> {
+        let size = wgpu::Extent3d { width, height, depth_or_array_layers: 1 };
+        let texture = self.device.create_texture(&wgpu::TextureDescriptor {
+            label: None,
+            size,
+            mip_level_count: 1,
+            sample_count: 1,
+            dimension: wgpu::TextureDimension::D2,
+            format: wgpu::TextureFormat::Rgba8Unorm,
+            usage: wgpu::TextureUsages::COPY_SRC
+                | wgpu::TextureUsages::COPY_DST
+                | wgpu::TextureUsages::TEXTURE_BINDING
+                | wgpu::TextureUsages::RENDER_ATTACHMENT,
+            view_formats: &[],
+        });
+        // As buffers: wgpu clears what it did not write.
+        let zeros = vec![0; 4 * width as usize * height as usize];
+        let rows =
+            wgpu::TexelCopyBufferLayout { offset: 0, bytes_per_row: Some(4 * width), rows_per_image: None };
+        self.queue.write_texture(texture.as_image_copy(), &zeros, rows, size);
+        let usage = vk::ImageUsageFlags::TRANSFER_SRC
+            | vk::ImageUsageFlags::TRANSFER_DST
+            | vk::ImageUsageFlags::SAMPLED
+            | vk::ImageUsageFlags::COLOR_ATTACHMENT;
+        // The state in which models find it, and the layout that wgpu has for that.
+        let (state, layout) = match access {
+            ReadWrite::Read => (wgpu::TextureUses::COPY_SRC, vk::ImageLayout::TRANSFER_SRC_OPTIMAL),
+            _ => (wgpu::TextureUses::COPY_DST, vk::ImageLayout::TRANSFER_DST_OPTIMAL),
+        };
+        // SAFETY: wgpu's texture of this size, format and usage; it is kept until onepool has let go of it, and
+        // `hand_over` brings it into the layout.
+        let imported = unsafe {
+            let raw = texture.as_hal::<Vulkan>().ok_or("wgpu does not run on Vulkan")?.raw_handle();
+            let described = ForeignImage {
+                handle: raw.as_raw(),
+                format: vk::Format::R8G8B8A8_UNORM.as_raw(),
+                width,
+                height,
+                usage: usage.as_raw(),
+                layout: layout.as_raw(),
+                leave: layout.as_raw(),
+                owner: None,
+            };
+            let kept = texture.clone();
+            self.context.import_image(&described, access, Box::new(move || drop(kept)))?
+        };
+        Ok(SharedTexture { wgpu: texture, onepool: imported, state })
+    }
+
+    /// Brings textures into the state in which models find them; after whatever the renderer did with them and before a run.
+    pub fn hand_over(&self, textures: &[&SharedTexture]) {
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let transitions = textures.iter().map(|texture| wgpu::TextureTransition {
+            texture: &texture.wgpu,
+            selector: None,
+            state: texture.state,
+        });
+        encoder.transition_resources(std::iter::empty(), transitions);
+        self.submit(encoder);
     }
 
     /// Runs entry point `main` of a WGSL shader over `groups` work-groups, on buffers at the bindings from 0 on.

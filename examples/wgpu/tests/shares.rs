@@ -1,6 +1,6 @@
 //! The renderer and models on one device, checked by values, with the validation layer on and silent.
 
-use onepool::memory::import::Path;
+use onepool::memory::import::{Path, ReadWrite, Reason};
 use onepool::session::RunOptions;
 use onepool::spirv::Requires;
 use onepool::{DType, GraphBuilder, HostRegion, Memory, Session, ops};
@@ -22,6 +22,63 @@ fn square(context: &onepool::device::Context, n: usize) -> Session {
     graph.output("y", y);
     let built = Session::builder().graph(graph.build().unwrap()).context(context.clone());
     built.copy_threshold(0).build().unwrap()
+}
+
+/// The renderer draws a texture, a model doubles it into another one, and the renderer copies that.
+fn textures(shared: &Shared) {
+    const SIDE: u32 = 64;
+    let from = shared.texture(SIDE, SIDE, ReadWrite::Read).unwrap();
+    let to = shared.texture(SIDE, SIDE, ReadWrite::Write).unwrap();
+    let seen = shared.buffer(u64::from(SIDE * SIDE)).unwrap();
+    let mut graph = GraphBuilder::new("brighter");
+    let x = graph.input("x", DType::U8, [SIDE as usize, SIDE as usize, 4].map(Into::into));
+    let y = graph.op(ops::add(), &[x, x]);
+    graph.output("y", y);
+    let built = Session::builder().graph(graph.build().unwrap()).context(shared.context.clone());
+    let session = built.build().unwrap();
+    let bound = session.bind().strict(true).input("x", Memory::buffer(&from.onepool));
+    let mut binding = bound.output("y", Memory::buffer(&to.onepool)).build().unwrap();
+    let copied = u64::from(SIDE * SIDE * 4);
+    assert!(binding.verdicts().all(|verdict| verdict.reason == Reason::Image { copied }));
+    for round in 1..4u8 {
+        let colour = [10, 20, 30, 40].map(|part| f64::from(part * round) / 255.0);
+        let [r, g, b, a] = colour;
+        let mut encoder = shared.device.create_command_encoder(&Default::default());
+        let view = from.wgpu.create_view(&Default::default());
+        drop(encoder.begin_render_pass(&wgpu::RenderPassDescriptor {
+            color_attachments: &[Some(wgpu::RenderPassColorAttachment {
+                view: &view,
+                depth_slice: None,
+                resolve_target: None,
+                ops: wgpu::Operations {
+                    load: wgpu::LoadOp::Clear(wgpu::Color { r, g, b, a }),
+                    store: wgpu::StoreOp::Store,
+                },
+            })],
+            ..Default::default()
+        }));
+        shared.submit(encoder);
+        shared.hand_over(&[&from, &to]);
+        let run = binding.submit().unwrap();
+        let mut encoder = shared.device.create_command_encoder(&Default::default());
+        encoder.copy_texture_to_buffer(
+            to.wgpu.as_image_copy(),
+            wgpu::TexelCopyBufferInfo {
+                buffer: &seen.wgpu,
+                layout: wgpu::TexelCopyBufferLayout {
+                    offset: 0,
+                    bytes_per_row: Some(4 * SIDE),
+                    rows_per_image: None,
+                },
+            },
+            wgpu::Extent3d { width: SIDE, height: SIDE, depth_or_array_layers: 1 },
+        );
+        shared.submit(encoder);
+        run.wait().unwrap();
+        let wanted = [20, 40, 60, 80].map(|part: u8| part * round);
+        let words = shared.look(&seen.wgpu).unwrap();
+        assert!(words.iter().all(|word| word.to_bits().to_ne_bytes() == wanted), "round {round}");
+    }
 }
 
 #[test]
@@ -59,6 +116,7 @@ fn a_model_works_between_two_shaders_on_the_renderers_own_buffers() {
         binding.run().unwrap();
         assert!(binding.verdicts().all(|verdict| verdict.path == Path::Imported));
         assert_eq!(y.read().unwrap().as_slice_of::<f32>().unwrap()[16383], 25.0);
+        textures(&shared);
     }
     let messages = wgpu_hal::VALIDATION_CANARY.get_and_reset();
     assert!(messages.is_empty(), "{messages:#?}");

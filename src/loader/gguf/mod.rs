@@ -19,6 +19,7 @@ pub(super) use summary::summarize_gguf;
 use std::path::Path;
 
 use super::error::{ErrorLocation, LoadError};
+use super::options::Wishes;
 use super::source::Source;
 use crate::graph::Graph;
 
@@ -28,12 +29,17 @@ use crate::graph::Graph;
 /// [`LoadError`] with the byte, entry or tensor that is wrong; [`LoadError::is_unsupported`] for architectures, element
 /// types and settings that are not read.
 pub fn load_gguf(path: &Path) -> Result<Graph, LoadError> {
-    load_gguf_with(path, None)
+    load_gguf_with(path, (None, None, None))
 }
 
-/// As [`load_gguf`]; `progress` as in [`super::LoadOptions`].
-pub(super) fn load_gguf_with(path: &Path, progress: Option<&dyn Fn(u64, u64)>) -> Result<Graph, LoadError> {
-    Source::open(path).and_then(|source| load(source, progress)).map_err(|e| e.in_file(path))
+/// As [`load_gguf`]; with wishes as in [`super::LoadOptions`].
+pub(super) fn load_gguf_with(path: &Path, (progress, map, used): Wishes<'_>) -> Result<Graph, LoadError> {
+    let mut source = Source::open(path)?;
+    source.map = map;
+    if let Some(used) = used {
+        used.note(path.to_owned(), source.identity());
+    }
+    load(source, progress).map_err(|e| e.in_file(path))
 }
 
 /// As [`load_gguf`], of a file's bytes.

@@ -8,8 +8,8 @@ use super::file::{GgufFile, GgufTensor, kind_name};
 use crate::dtype::DType;
 use crate::graph::{GraphBuilder, TensorId, TensorInfo};
 use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
-use crate::loader::pack::pack;
-use crate::loader::source::Source;
+use crate::loader::pack::{Item, pack};
+use crate::loader::source::{Source, WIDENED};
 use crate::memory::os;
 use crate::ops::ggml::{BlockType, Rows};
 use crate::shape::Shape;
@@ -250,8 +250,14 @@ impl<'f> Weights<'f> {
             let what = "bytes of tensors, more than the memory of this machine";
             return Err(LoadErrorKind::TooMany { what, found, limit }.into());
         }
-        let tensors = pack(&infos, progress, |i, to| {
-            self.wanted.get(i).map_or(Ok(()), |wanted| wanted.fill(source, to))
+        let items: Vec<Item> = self.wanted.iter().map(|wanted| wanted.item(source)).collect();
+        let tensors = pack(&items, progress, |i, to, read| match self.wanted.get(i) {
+            Some(wanted) if read => {
+                wanted.end(to);
+                Ok(())
+            }
+            Some(wanted) => wanted.fill(source, to),
+            None => Ok(()),
         })?;
         for (wanted, tensor) in self.wanted.iter().zip(tensors) {
             g.define_constant(wanted.id, tensor);
@@ -261,6 +267,18 @@ impl<'f> Weights<'f> {
 }
 
 impl Wanted<'_> {
+    fn item(&self, source: &Source<'_>) -> Item {
+        let pieces = self.parts.iter().map(|part| (part.at, part.bytes as u64)).collect();
+        let narrow = self.floats && self.parts.iter().any(|part| part.blocks != BlockType::F32);
+        source.item(self.info.clone(), pieces, if narrow { WIDENED } else { "" })
+    }
+
+    /// Zeros after what was read.
+    fn end(&self, to: &mut [u8]) {
+        let read = self.parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.bytes));
+        to.get_mut(read..).unwrap_or_default().fill(0);
+    }
+
     fn fill(&self, source: &mut Source<'_>, to: &mut [u8]) -> Result<(), LoadError> {
         let mut rest = to;
         for part in &self.parts {

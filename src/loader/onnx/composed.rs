@@ -32,7 +32,6 @@ const OPERATORS: &[(&str, Compose)] = &[
     ("MatMulIntegerToFloat", integer_product),
     ("NhwcConv", image::conv),
     ("PackedMultiHeadAttention", decoder::packed_rows),
-    ("PagedAttention", sparse::paged),
     ("QAttention", attention::quantized_attention),
     ("QEmbedLayerNormalization", attention::quantized_embeddings),
     ("QGemm", gemm),
@@ -61,7 +60,6 @@ const OF_NEWER: &[&str] = &[
     "MatMulBlockQuantizedFp4Weight",
     "MatMulBlockQuantizedFp8Weight",
     "PackedMultiHeadAttention",
-    "PagedAttention",
     "SkipGroupNorm",
     "SparseAttention",
 ];

@@ -28,6 +28,7 @@ use prost::Message as _;
 
 use super::Find;
 use super::error::{LoadError, LoadErrorKind};
+use super::options::Wishes;
 use super::source::Source;
 use crate::graph::{Graph, Tensor};
 use crate::ops;
@@ -61,11 +62,11 @@ const OLDEST_OPSET: i64 = 7;
 /// # Errors
 /// [`LoadError`] with the node, tensor or byte that is wrong.
 pub fn load_onnx(path: &Path) -> Result<Graph, LoadError> {
-    load_onnx_with(path, None)
+    load_onnx_with(path, (None, None, None))
 }
 
-/// As [`load_onnx`]; `progress` as in [`super::LoadOptions`].
-pub(super) fn load_onnx_with(path: &Path, progress: Option<&dyn Fn(u64, u64)>) -> Result<Graph, LoadError> {
+/// As [`load_onnx`]; with wishes as in [`super::LoadOptions`].
+pub(super) fn load_onnx_with(path: &Path, wishes: Wishes<'_>) -> Result<Graph, LoadError> {
     let folder = |p: &Path| match p.parent() {
         Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
         Some(parent) => parent.to_owned(),
@@ -74,9 +75,11 @@ pub(super) fn load_onnx_with(path: &Path, progress: Option<&dyn Fn(u64, u64)>) -
     // The path may be a link into a store of files, with the data next to the file it leads to.
     let mut roots = vec![folder(path)];
     roots.extend(path.canonicalize().ok().map(|real| folder(&real)));
-    Source::open(path)
-        .and_then(|source| load(source, roots, ops::find, HashMap::new(), progress))
-        .map_err(|e| e.in_file(path))
+    let source = Source::open(path)?;
+    if let (.., Some(used)) = wishes {
+        used.note(path.to_owned(), source.identity());
+    }
+    load(source, roots, ops::find, HashMap::new(), wishes).map_err(|e| e.in_file(path))
 }
 
 /// Loads an ONNX model from memory; external data is found in the folder `base_dir`.
@@ -97,7 +100,8 @@ pub fn load_onnx_parts(
     base_dir: Option<&Path>,
     values: HashMap<String, Tensor>,
 ) -> Result<Graph, LoadError> {
-    load(Source::of(bytes), base_dir.map(Path::to_owned).into_iter().collect(), ops::find, values, None)
+    let roots = base_dir.map(Path::to_owned).into_iter().collect();
+    load(Source::of(bytes), roots, ops::find, values, (None, None, None))
 }
 
 fn load(
@@ -105,7 +109,7 @@ fn load(
     roots: Vec<PathBuf>,
     find: Find,
     values: HashMap<String, Tensor>,
-    progress: Option<&dyn Fn(u64, u64)>,
+    (progress, map, used): Wishes<'_>,
 ) -> Result<Graph, LoadError> {
     let walked = skeleton(&mut source, Message::Model)?;
     let mut model =
@@ -125,6 +129,7 @@ fn load(
     composed::expand(&mut model, opsets.get("").unwrap_or(NEWEST_OPSET))?;
     let graph = model.graph.as_deref().ok_or_else(|| LoadErrorKind::missing("the graph"))?;
     let mut store = Store::new(source, walked.held, roots);
+    (store.used, store.map, store.source.map) = (used, map, map);
     store.give(&graph.initializer, values)?;
     Importer::new(&model, &opsets, store, find, progress)?.main_graph(graph)
 }

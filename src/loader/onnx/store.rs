@@ -15,8 +15,10 @@ use crate::files;
 use crate::graph::{Tensor, TensorInfo};
 use crate::limits;
 use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
-use crate::loader::pack::pack;
+use crate::loader::options::UsedFiles;
+use crate::loader::pack::{Item, pack};
 use crate::loader::source::Source;
+use crate::memory::host::Unchanging;
 use crate::memory::os;
 
 /// The most files that are open at one time.
@@ -44,7 +46,7 @@ struct ExternalFile {
 
 /// The data of one model.
 pub(super) struct Store<'a> {
-    source: Source<'a>,
+    pub(super) source: Source<'a>,
     held: Vec<(u64, u64)>,
     /// Folders that external data must lie in; the first is the one that names are relative to.
     roots: Vec<PathBuf>,
@@ -61,6 +63,10 @@ pub(super) struct Store<'a> {
     /// By the address of the message, which outlives the store.
     loaded: HashMap<*const TensorProto, Tensor>,
     dense: HashMap<*const SparseTensorProto, Tensor>,
+    /// Where other files are noted.
+    pub(super) used: Option<&'a UsedFiles>,
+    /// Whether files are mapped.
+    pub(super) map: Option<Unchanging>,
 }
 
 impl<'a> Store<'a> {
@@ -79,6 +85,8 @@ impl<'a> Store<'a> {
             sparse_budget: limits::MAX_FOLDED_BYTES,
             loaded: HashMap::new(),
             dense: HashMap::new(),
+            used: None,
+            map: None,
         }
     }
 
@@ -129,7 +137,13 @@ impl<'a> Store<'a> {
             }
             slots.push((proto, slot));
         }
-        let tensors = pack(&infos, progress, |i, to| match (places.get(i), infos.get(i)) {
+        let items: Vec<Item> =
+            places.iter().zip(&infos).map(|(place, info)| self.item(place, info)).collect();
+        let tensors = pack(&items, progress, |i, to, read| match (places.get(i), infos.get(i)) {
+            (Some(_), Some(info)) if read => {
+                complete(info.dtype, to);
+                Ok(())
+            }
             (Some(place), Some(info)) => self.fill(place, info, to),
             _ => Ok(()),
         });
@@ -153,7 +167,14 @@ impl<'a> Store<'a> {
         }
         let (info, place) = self.locate(proto).map_err(|kind| kind.at(location(proto)))?;
         self.charge(&place, &info).map_err(|kind| kind.at(location(proto)))?;
-        let mut tensors = pack(std::slice::from_ref(&info), None, |_, to| self.fill(&place, &info, to))?;
+        let item = self.item(&place, &info);
+        let mut tensors = pack(&[item], None, |_, to, read| {
+            if !read {
+                return self.fill(&place, &info, to);
+            }
+            complete(info.dtype, to);
+            Ok(())
+        })?;
         let tensor = tensors.pop().ok_or_else(|| LoadErrorKind::missing("the data").at(location(proto)))?;
         self.loaded.insert(std::ptr::from_ref(proto), tensor.clone());
         Ok(tensor)
@@ -235,6 +256,9 @@ impl<'a> Store<'a> {
         let name = PathBuf::from(name);
         let source = self.open_named(&name)?;
         let bytes = source.len();
+        if let (Some(used), Some(root)) = (self.used, self.roots.first()) {
+            used.note(root.join(&name), source.identity());
+        }
         self.keep_open(self.files.len(), source);
         Ok(ExternalFile { name, bytes })
     }
@@ -244,7 +268,9 @@ impl<'a> Store<'a> {
             return Err("the model was not loaded from a folder, so there is none to find it in".to_owned());
         }
         let (file, found) = files::open::beneath(&self.roots, name).map_err(|e| e.to_string())?;
-        Ok(Source::of_file(file, found.len()))
+        let mut source = Source::of_file(file, found.len());
+        source.map = self.map;
+        Ok(source)
     }
 
     /// Bounds what overlapping pieces of external files may add up to, and what all tensors may: a file may be far larger than
@@ -282,12 +308,24 @@ impl<'a> Store<'a> {
                 read_at(source, at, to).map_err(|e| e.in_file(&name))?;
             }
         }
-        if dtype == DType::Bool {
-            all.iter_mut().for_each(|b| *b = u8::from(*b != 0));
-        } else {
-            unpack(dtype, all);
-        }
+        complete(dtype, all);
         Ok(())
+    }
+
+    /// What is known of the bytes at `place`, without reading them.
+    fn item(&self, place: &Place<'_>, info: &TensorInfo) -> Item {
+        let (source, at) = match *place {
+            Place::Raw(_) | Place::Typed(_) => return Item::filled(info.clone()),
+            Place::Held { at } => (&self.source, at),
+            // One that is closed again is read by itself.
+            Place::External { file, at } => match self.open.iter().find(|(open, _)| *open == file) {
+                Some((_, source)) => (source, at),
+                None => return Item::filled(info.clone()),
+            },
+        };
+        let stored = stored_bytes(info);
+        let form = if info.dtype == DType::Bool || stored < info.bytes() { "unpacked" } else { "" };
+        source.item(info.clone(), vec![(at, stored as u64)], form)
     }
 
     /// The file numbered `file`, open: as it was found, or found anew.
@@ -311,6 +349,15 @@ impl<'a> Store<'a> {
             self.open.remove(0);
         }
         self.open.push((file, source));
+    }
+}
+
+/// Makes elements of what was read to the front of `all`.
+fn complete(dtype: DType, all: &mut [u8]) {
+    if dtype == DType::Bool {
+        all.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+    } else {
+        unpack(dtype, all);
     }
 }
 

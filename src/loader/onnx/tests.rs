@@ -85,7 +85,7 @@ pub(super) fn model(graph: GraphProto) -> ModelProto {
 }
 
 fn load_model(model: &ModelProto) -> Result<Graph, LoadError> {
-    load(Source::of(&model.encode_to_vec()), Vec::new(), find, HashMap::new(), None)
+    load(Source::of(&model.encode_to_vec()), Vec::new(), find, HashMap::new(), (None, None, None))
 }
 
 fn load_graph(graph: GraphProto) -> Result<Graph, LoadError> {
@@ -504,7 +504,8 @@ fn parameters_lie_in_one_region_and_are_read_once() {
     let path = dir.path().join("m.onnx");
     std::fs::write(&path, model(g).encode_to_vec()).unwrap();
     let roots = vec![dir.path().to_owned()];
-    let g = Source::open(&path).and_then(|s| load(s, roots, find, HashMap::new(), None)).unwrap();
+    let g =
+        Source::open(&path).and_then(|s| load(s, roots, find, HashMap::new(), (None, None, None))).unwrap();
     assert_eq!(constant(&g, "e").bytes(), &data[4096..8096]);
     assert_eq!(constant(&g, "r").bytes(), data);
     let regions: Vec<_> =
@@ -542,16 +543,16 @@ fn everything() -> ModelProto {
 #[test]
 fn no_prefix_and_no_flipped_bit_panics() {
     let bytes = everything().encode_to_vec();
-    assert!(load(Source::of(&bytes), Vec::new(), find, HashMap::new(), None).is_ok());
+    assert!(load(Source::of(&bytes), Vec::new(), find, HashMap::new(), (None, None, None)).is_ok());
     for end in 0..bytes.len() {
-        if let Ok(g) = load(Source::of(&bytes[..end]), Vec::new(), find, HashMap::new(), None) {
+        if let Ok(g) = load(Source::of(&bytes[..end]), Vec::new(), find, HashMap::new(), (None, None, None)) {
             assert!(!g.outputs().is_empty(), "{end}");
         }
     }
     for bit in 0..bytes.len() * 8 {
         let mut b = bytes.clone();
         b[bit / 8] ^= 1 << (bit % 8);
-        if let Ok(g) = load(Source::of(&b), Vec::new(), find, HashMap::new(), None) {
+        if let Ok(g) = load(Source::of(&b), Vec::new(), find, HashMap::new(), (None, None, None)) {
             assert!(!g.outputs().is_empty(), "{bit}");
         }
     }

@@ -343,6 +343,8 @@ impl Operator for Attention {
             y: Operand::Output(0),
             scores: (cx.outputs().len() > 3).then_some((self.stage(), Operand::Output(3))),
             sink: Sink::None,
+            fresh: None,
+            paged: None,
         };
         lower_scaled(&resolved.scaled, &places, lower)
     }

@@ -498,6 +498,71 @@ fn a_cache_may_be_an_odd_number_of_halves() {
     crate::ops::testing::Check::new(&op, &inputs).outputs(3).tolerance(2e-3).run();
 }
 
+/// Few queries to many keys: the kernel that reads a cache in parts rotates queries and new keys, and writes new rows.
+#[cfg(feature = "vulkan")]
+#[test]
+fn attention_in_parts_writes_new_keys_and_values() {
+    use crate::ops::test_util::tensor_of;
+    use crate::ops::testing::{Check, devices, no_texels};
+    let cases = [
+        // Heads, those of keys, size, queries, past keys, rotated elements.
+        ([4, 2, 8], [1, 90], Some((false, 8))),
+        ([4, 2, 16], [1, 64], Some((true, 12))),
+        ([14, 2, 16], [1, 130], Some((false, 8))),
+        ([12, 2, 8], [4, 70], Some((true, 8))),
+        ([6, 1, 8], [3, 100], Some((false, 8))),
+        ([4, 4, 32], [2, 300], None),
+    ];
+    for (n, ([heads, kv_heads, size], [q_len, past_len], turned)) in cases.into_iter().enumerate() {
+        for (half, packed) in [(false, false), (false, true), (true, true)] {
+            let make = |shape: &[usize], seed: u64| {
+                let plain = tensor(shape, seed);
+                match half {
+                    true => tensor_of(shape, &plain.to_f32s().unwrap(), half::f16::from_f32),
+                    false => plain,
+                }
+            };
+            let op = GroupQueryAttention {
+                heads,
+                kv_heads,
+                scale: None,
+                softcap: if n == 2 { 1.5 } else { 0.0 },
+                window: (n == 4).then_some(33),
+                rotary: turned.map(|(interleaved, _)| interleaved),
+                causal: n != 5,
+                smooth: n == 1,
+                cache_bits: None,
+                updates: None,
+            };
+            // The second sequence is shorter, and the cache longer than both.
+            let rows = past_len + q_len + 3;
+            let last = [past_len + q_len - 1, past_len + q_len - 12].map(|n| n as i32);
+            let (q, kv) = (heads * size, kv_heads * size);
+            let mut inputs = match packed {
+                true => vec![Some(make(&[2, q_len, q + 2 * kv], 1)), None, None],
+                false => [(q, 1), (kv, 2), (kv, 3)].map(|(w, s)| Some(make(&[2, q_len, w], s))).to_vec(),
+            };
+            inputs.extend([4, 5].map(|seed| Some(make(&[2, kv_heads, rows, size], seed))));
+            inputs.push(Some(Tensor::new([2], &last).unwrap()));
+            inputs.push(Some(Tensor::new([1], &[last[0] + 1]).unwrap()));
+            if let Some((_, rotated)) = turned {
+                inputs.extend([6, 7].map(|seed| Some(make(&[rows, rotated / 2], seed))));
+            }
+            let tolerance = if half { 4e-3 } else { 2e-5 };
+            let check = Check::new(&op, &inputs).outputs(3).pretend(no_texels).tolerance(tolerance);
+            check.run();
+            for context in devices() {
+                let kernels = check.kernels_on(context);
+                let split = if half { "attention_split_f16_fresh" } else { "attention_split_f32_fresh" };
+                assert!(kernels.contains(&split), "{kernels:?}");
+                // Two copies of past rows; nothing else moves vectors.
+                let moves = kernels.iter().filter(|kernel| kernel.starts_with("rotary")).count();
+                assert_eq!(moves, 2, "{kernels:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn forms_that_are_not_known_are_refused() {
     let int = |n| AttrValue::Int(n);

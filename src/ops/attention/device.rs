@@ -10,6 +10,8 @@ use crate::ops::{Lowering, OpError, Operand};
 
 /// Up to this many queries get a work-group each instead of tiles.
 const VECTOR_ROWS: usize = 4;
+/// Up to this many queries have their pages done in parts.
+const PAGED_PARTS: usize = 64;
 /// With fewer work-groups than this, small ones keep a large device busier.
 const MIN_TILES: usize = 512;
 /// Queries of one invocation of `attention_row.comp`.
@@ -73,6 +75,59 @@ pub(super) struct Places {
     pub y: Operand,
     pub scores: Option<(Stage, Operand)>,
     pub sink: Sink<Operand>,
+    /// The keys and values that the caches do not have yet.
+    pub fresh: Option<Fresh>,
+    /// How keys and values lie in pages; numbers of valid keys have two words then, of which the second is the row of the
+    /// table.
+    pub paged: Option<Paged>,
+}
+
+/// A cache in pages, which a table of 32-bit numbers names; numbers out of range are of no page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paged {
+    pub table: Operand,
+    /// Rows of a page.
+    pub page: usize,
+    /// Pages of a row of the table.
+    pub pages: usize,
+    /// Pages that there are.
+    pub blocks: usize,
+}
+
+impl Paged {
+    fn constants(&self) -> [(u32, u32); 3] {
+        [
+            (spec::attention::PAGE, self.page as u32),
+            (spec::attention::PAGES, self.pages as u32),
+            (spec::attention::BLOCKS, self.blocks as u32),
+        ]
+    }
+}
+
+/// Keys and values of the queries' own positions, which the attention itself writes into the caches; queries and keys are
+/// rotated as it reads them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fresh {
+    /// Whether queries, keys and values of a position are contiguous in one tensor.
+    pub packed: bool,
+    pub k: Operand,
+    pub v: Operand,
+    /// Cosines and sines.
+    pub tables: [Operand; 2],
+    /// Elements of a vector that are rotated, rows of the tables, and whether a pair is two neighbours.
+    pub rotated: usize,
+    pub rows: usize,
+    pub interleaved: bool,
+}
+
+impl Fresh {
+    /// Whether the kernel for keys in parts can take these, for `s` with steps of the queries as they are given.
+    pub(super) fn fits(&self, s: &Scaled, dtype: DType, lower: &Lowering<'_>) -> bool {
+        let groups = if self.interleaved { 4 } else { 8 };
+        let kernel = variants::AttentionSplit { t: dtype, bool_mask: false, fresh: true, paged: false }.id();
+        let has = kernel.is_ok_and(|kernel| lower.can_run(kernel));
+        has && self.rotated.is_multiple_of(groups) && s.head == s.v_head && parts(s, lower).is_some()
+    }
 }
 
 /// Emits `scaled`.
@@ -98,9 +153,10 @@ pub(super) fn lower_scaled(
         Some(t) if t == places.dtype => false,
         Some(t) => return Err(OpError::unsupported(format!("a mask of {t} for {}", places.dtype))),
     };
+    let cached = places.paged.map_or(s.batch * s.kv_len, |p| p.blocks * p.page);
     let largest = [
         rows * s.head.max(s.v_head),
-        s.batch * s.kv_heads * s.kv_len * s.head.max(s.v_head),
+        cached.saturating_mul(s.kv_heads * s.head.max(s.v_head)),
         s.mask.map_or(0, |m| m.elements),
         if places.scores.is_some() { rows.saturating_mul(s.kv_len) } else { 0 },
     ];
@@ -125,7 +181,8 @@ pub(super) fn lower_scaled(
     let all = [args[0], args[1], args[2], args[3], args[4], args[5], scores, sinks];
     let t = places.dtype;
     let row = variants::AttentionRow { t, bool_mask }.id().ok();
-    let row = row.filter(|kernel| lower.device().prefers_texels && lower.can_run(*kernel));
+    let row = row
+        .filter(|kernel| places.paged.is_none() && lower.device().prefers_texels && lower.can_run(*kernel));
     if let Some(kernel) = row.filter(|_| whole_texels(s, lower)) {
         let parts = (s.v_head / 4).div_ceil(ROW_TEXELS);
         let items = s.batch * s.q_heads * s.q_len.div_ceil(ROWS) * parts;
@@ -140,18 +197,28 @@ pub(super) fn lower_scaled(
     let max_x = lower.device().limits.max_groups[0];
     let vector =
         s.q_len <= VECTOR_ROWS && s.head <= attention_vector::HEAD_MAX && s.v_head <= attention_vector::KEYS;
+    // What the parts of very many queries take is too much.
+    let few = places.paged.is_none() || s.batch <= PAGED_PARTS;
     if places.scores.is_none()
+        && few
         && let Some(parts) = parts(s, lower)
     {
         return lower_parts(s, places, bool_mask, (&constants, parts), lower);
     }
     if vector && places.scores.is_none() {
-        let kernel = variants::AttentionVector { t, bool_mask }.id()?;
+        let kernel = variants::AttentionVector { t, bool_mask, paged: places.paged.is_some() }.id()?;
         let cols = s.v_head.next_power_of_two().max(32) as u32;
-        let spec = [&constants[..], &[(spec::attention_vector::COLS, cols)]].concat();
+        let mut spec = [&constants[..], &[(spec::attention_vector::COLS, cols)]].concat();
         let params = params(s, rows);
-        let args = [args[0], args[1], args[2], args[3], args[4], args[5], sinks];
+        let mut args = vec![args[0], args[1], args[2], args[3], args[4], args[5], sinks];
+        if let Some(paged) = &places.paged {
+            spec.extend(paged.constants());
+            args.push(paged.table);
+        }
         return lower.dispatch(kernel, &spec, &args, &params, grid_1d(rows as u64, 1, max_x));
+    }
+    if places.paged.is_some() {
+        return Err(OpError::unsupported("paged attention of heads beyond a kernel's"));
     }
     let groups = |queries: usize| {
         s.batch * s.q_heads * s.q_len.div_ceil(queries) * s.v_head.div_ceil(attention_tile::COLS)
@@ -203,8 +270,23 @@ fn lower_parts(
         (spec::attention_split::PARTS, parts as u32),
     ];
     let args = [places.q, places.k, places.v, places.mask, places.lens, partial, sinks];
-    let split = variants::AttentionSplit { t, bool_mask }.id()?;
-    let spec = [constants, &own].concat();
+    let (fresh, paged) = (places.fresh.is_some(), places.paged.is_some());
+    let split = variants::AttentionSplit { t, bool_mask, fresh, paged }.id()?;
+    let mut spec = [constants, &own].concat();
+    let mut args = args.to_vec();
+    if let Some(fresh) = &places.fresh {
+        args.extend([fresh.k, fresh.v, fresh.tables[0], fresh.tables[1]]);
+        spec.extend([
+            (spec::attention_split::PACKED, u32::from(fresh.packed)),
+            (spec::attention_split::ROTATED, fresh.rotated as u32),
+            (spec::attention_split::INTERLEAVED, u32::from(fresh.interleaved)),
+            (spec::attention_split::TABLE_ROWS, fresh.rows as u32),
+        ]);
+    }
+    if let Some(paged) = &places.paged {
+        spec.extend(paged.constants());
+        args.push(paged.table);
+    }
     lower.dispatch(split, &spec, &args, &params(s, groups), grid_1d(groups as u64, 1, max_x))?;
     let merge = variants::AttentionMerge { t }.id()?;
     let spec = [constants, &[(spec::attention_merge::PARTS, parts as u32)]].concat();

@@ -11,7 +11,9 @@ use crate::ops::movement::region::word;
 use crate::ops::par;
 use crate::ops::pointwise::Pointwise;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, unary};
+use crate::ops::{
+    Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, unary,
+};
 use crate::simd::wide;
 
 /// Which function of two operands.
@@ -86,6 +88,10 @@ impl Operator for Gate {
 
     fn in_place(&self, _cx: &OpCx) -> Option<usize> {
         Some(0)
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        matches!(self, Gate::SwiGlu { .. }).then(|| Structure::Gate(Activation::Of(self.function())))
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {

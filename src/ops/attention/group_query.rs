@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::attention_op::mask_steps;
 use super::cache::CacheCodes;
-use super::device::{Places, lower_scaled};
+use super::device::{Fresh, Places, lower_scaled};
 use super::rotary::{Positions, Rotation, Tables};
 use super::scaled::{Attended, MaskData, Scaled, Sink, Steps, check_sizes};
 use super::{FLOATS_TO_32, count};
@@ -302,6 +302,24 @@ impl Resolved {
         !self.prompt() || !self.scaled.causal
     }
 
+    /// The new keys and values, where the attention itself can write them into the caches: `from` are queries, keys and
+    /// values as they are given.
+    fn fresh(
+        &self,
+        [_, k, v]: [Operand; 3],
+        tables: [Operand; 2],
+        dtype: DType,
+        lower: &Lowering<'_>,
+    ) -> Option<Fresh> {
+        let Rotation { rotated, rows, interleaved, x, .. } = self.moves[0];
+        let fresh = Fresh { packed: self.from[K] == Q, k, v, tables, rotated, rows, interleaved };
+        let s = Scaled { q: x, ..self.scaled.clone() };
+        // The attention takes a prompt's rows to be where its queries are, which a causal one's are.
+        let in_order = !self.prompt() || self.scaled.causal;
+        let plain = self.codes.is_none() && self.turned.is_none();
+        (plain && in_order && fresh.fits(&s, dtype, lower)).then_some(fresh)
+    }
+
     /// The copy of past vectors into the cache.
     fn past(&self) -> Rotation {
         let new = self.moves[2];
@@ -406,7 +424,8 @@ impl Operator for GroupQueryAttention {
             let args = [from, table(COS), table(SIN), Operand::Input(ids), to];
             turn.lower(dtype, words, args, lower).map(|()| to)
         };
-        if rotates {
+        let fresh = resolved.fresh(from, [table(COS), table(SIN)], dtype, lower);
+        if rotates && fresh.is_none() {
             q = aside(&resolved.moves[0], q, lower)?;
         }
         if let Some(turned) = &resolved.turned {
@@ -432,7 +451,9 @@ impl Operator for GroupQueryAttention {
             if !resolved.updates && resolved.past_len > 0 {
                 resolved.past().lower(dtype, 1, args(Operand::Input(past), to), lower)?;
             }
-            resolved.moves[n].lower(dtype, 1, args(from[n], to), lower)?;
+            if fresh.is_none() {
+                resolved.moves[n].lower(dtype, 1, args(from[n], to), lower)?;
+            }
         }
         let added = cx.has(ADDED);
         let lens = resolved.bounded();
@@ -452,8 +473,11 @@ impl Operator for GroupQueryAttention {
                 (false, true) => Sink::Zero,
                 (false, false) => Sink::None,
             },
+            fresh,
+            paged: None,
         };
-        lower_scaled(s, &places, lower)
+        let given = Scaled { q: resolved.moves[0].x, ..s.clone() };
+        lower_scaled(if fresh.is_some() { &given } else { s }, &places, lower)
     }
 }
 

@@ -13,6 +13,9 @@ mod group_query;
 mod linear;
 mod multi_head;
 mod nbits;
+mod paged;
+#[cfg(test)]
+mod paged_tests;
 mod relative_bias;
 mod rotary;
 mod scaled;
@@ -29,7 +32,8 @@ pub use gate::Gate;
 pub use group_query::GroupQueryAttention;
 pub use linear::LinearAttention;
 pub use multi_head::MultiHeadAttention;
-pub use nbits::{CodedMatMul, Codes, MatMulNBits};
+pub use nbits::{CodedMatMul, Codes, GatedNBits, MatMulNBits};
+pub use paged::PagedAttention;
 pub use relative_bias::RelativePositionBias;
 pub use rotary::RotaryEmbedding;
 pub use skip_norm::SkipNorm;
@@ -83,6 +87,7 @@ pub const FAMILY: Family = Family {
         OpDef { types: FLOATS_TO_32, ..contrib("MatMulNBits", nbits::read) },
         OpDef { types: FLOATS_TO_32, ..contrib("MoE", experts::read) },
         OpDef { types: multi_head::TYPES, ..contrib("MultiHeadAttention", multi_head::read) },
+        OpDef { types: FLOATS_TO_32, ..contrib("PagedAttention", paged::read) },
         OpDef { types: FLOATS_TO_32, ..contrib("QMoE", experts::read_coded) },
         OpDef { types: relative_bias::TYPES, ..contrib("RelativePositionBias", relative_bias::read) },
         OpDef { types: FLOATS_TO_32, ..contrib("RotaryEmbedding", rotary::read_contrib) },

@@ -390,6 +390,8 @@ impl Operator for MultiHeadAttention {
             y: Operand::Output(0),
             scores: None,
             sink: Sink::None,
+            fresh: None,
+            paged: None,
         };
         lower_scaled(&resolved.scaled, &places, lower)
     }

@@ -1,13 +1,16 @@
 //! Convolutions on devices: the choice of kernels, and their parameters.
 
+mod candidates;
+mod patch;
 mod wide;
 mod winograd;
 
 use super::dims::ConvDims;
 use crate::dtype::DType;
-use crate::kernel::grid_1d;
+use crate::kernel::codes::slices::{DEPTH, SMALL_DEPTH, TILE};
 use crate::kernel::table::{id, params, spec, variants};
-use crate::ops::linalg::device::tile_of;
+use crate::kernel::{KernelId, grid_1d};
+use crate::ops::linalg::device::parts::{PartSums, parts};
 use crate::ops::pack::Pack;
 use crate::ops::window::AxisNumbers;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, WindowAxis};
@@ -247,17 +250,10 @@ impl<'c> Target<'c> {
     }
 
     fn emit(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let real = matches!(self.dtype, DType::F32 | DType::F16);
-        if real && self.lower_winograd(c, lower)? {
-            return Ok(());
+        if !matches!(self.dtype, DType::F32 | DType::F16) {
+            return Err(OpError::unsupported(format!("no device kernel for convolutions of {}", self.dtype)));
         }
-        match self.dtype {
-            DType::F32 if lower.device().prefers_texels => self.rows(c, lower),
-            DType::F16 if self.by_texels(c, lower) => self.rows(c, lower),
-            DType::F32 | DType::F16 if self.lower_wide(c, lower)? => Ok(()),
-            DType::F32 | DType::F16 => self.tiles(c, lower),
-            other => Err(OpError::unsupported(format!("no device kernel for convolutions of {other}"))),
-        }
+        self.lower_chosen(c, lower)
     }
 
     /// Whether `float16` is better read by texels, and can be.
@@ -284,8 +280,8 @@ impl<'c> Target<'c> {
         }
     }
 
-    /// Register tiles over rows.
-    fn rows(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+    /// Register tiles over rows, in work-groups of `local` invocations.
+    fn rows(&self, c: &Plain, local: u32, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let [d, h, w] = c.axes;
         let read = Reading::new(&w);
         let pack = self.pack(c, ROW_TILE);
@@ -298,7 +294,6 @@ impl<'c> Target<'c> {
         let (texels, last) = texels(lower, elements, pack.len());
         let kernel = variants::ConvRow { t: self.dtype, texels, out4: whole }.id()?;
         let (code, [act_a, act_b]) = self.activation.code();
-        let local = if lower.device().prefers_texels { 8 } else { 64 };
         let spec = [
             (0, local),
             (spec::conv_row::PX, read.px as u32),
@@ -338,30 +333,71 @@ impl<'c> Target<'c> {
         Ok(())
     }
 
-    /// Tiles in workgroup memory.
-    fn tiles(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let (plane, batch) = (c.plane(), c.batch * c.groups);
-        let variant = variants::ConvTile { t: self.dtype, out4: c.has_whole_quads(), small: false };
-        let kernels = [variant.id()?, variants::ConvTile { small: true, ..variant }.id()?];
-        let (tile, kernel) = tile_of(lower, [c.oc, plane, batch], kernels);
+    /// Tiles in workgroup memory, of `tile` channels and elements.
+    fn tiles(
+        &self,
+        c: &Plain,
+        tile: usize,
+        kernel: KernelId,
+        lower: &mut Lowering<'_>,
+    ) -> Result<(), OpError> {
         let weights = if c.has_plain_weights() {
             Operand::Input(1)
         } else {
             self.pack(c, 1).weights(self.cx, lower)?
         };
         let (code, _) = self.activation.code();
-        let spec = [
+        let spec = vec![
             (spec::conv_tile::POINTWISE, u32::from(c.is_pointwise())),
             (spec::conv_tile::BIASED, u32::from(self.biased)),
             (spec::conv_tile::ACTIVATION, code),
         ];
-        let params = product_params(c, self.activation)?;
-        let groups = [plane.div_ceil(tile), c.oc.div_ceil(tile), batch].map(|g| g as u32);
-        let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
-        lower.dispatch(kernel, &spec, &args, &params, groups)?;
-        writes_quads(lower, variant.out4, self.dtype);
+        let depth = if tile == TILE { DEPTH } else { SMALL_DEPTH };
+        let steps = (c.ic * c.axes.iter().map(|a| a.kernel).product::<usize>()).div_ceil(depth);
+        let groups = [c.plane().div_ceil(tile), c.oc.div_ceil(tile)];
+        self.shared_out(c, Tiles { kernel, spec, groups, steps, weights }, lower)?;
+        writes_quads(lower, c.has_whole_quads(), self.dtype);
         Ok(())
     }
+
+    /// Emits `tiles`, their depth shared out where that keeps more of the device busy.
+    fn shared_out(&self, c: &Plain, tiles: Tiles, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let Tiles { kernel, mut spec, groups: [across, down], steps, weights } = tiles;
+        let (plane, batch) = (c.plane(), c.batch * c.groups);
+        let whole = c.is_plain() && c.y[0] == plane && c.y_first == 0;
+        let parts = if whole { parts(lower, across * down * batch, steps) } else { 1 };
+        let sums = (parts > 1).then(|| PartSums {
+            parts,
+            sizes: [c.batch, c.groups * c.oc, plane],
+            c: self.biased.then(|| (self.bias(), [1, 0])),
+            alpha: 1.0,
+            beta: 1.0,
+            activation: self.activation,
+            dtype: self.dtype,
+            y: Operand::Output(0),
+        });
+        let params = product_params(c, self.activation)?;
+        let scratch = sums.as_ref().map_or(Operand::Unused, |sums| sums.scratch(lower));
+        if parts > 1 {
+            spec.push((spec::parts::PARTS, parts as u32));
+        }
+        let y = if parts > 1 { Operand::Unused } else { Operand::Output(0) };
+        let groups = [across, down, batch * parts].map(|g| g as u32);
+        let args = [Operand::Input(0), weights, self.bias(), y, scratch];
+        lower.dispatch(kernel, &spec, &args, &params, groups)?;
+        sums.map_or(Ok(()), |sums| sums.add(scratch, lower))
+    }
+}
+
+/// A kernel of tiles of workgroup memory, with its constants.
+struct Tiles {
+    kernel: KernelId,
+    spec: Vec<(u32, u32)>,
+    /// Work-groups along the elements and along the output channels.
+    groups: [usize; 2],
+    /// Steps of the depth.
+    steps: usize,
+    weights: Operand,
 }
 
 /// What the last step writes: `quads` of elements of float32 fill lines, those of halves and single elements do not.
@@ -404,20 +440,8 @@ fn texels(lower: &Lowering<'_>, input: usize, weights: usize) -> (bool, i32) {
 
 /// Emits a convolution of one input channel per group, unless its window is too large for the kernel.
 fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
-    // One quad where caches serve overlapping reads, so that neighbours write contiguous quads: a bus to the host's memory
-    // carries half a line as slowly as a whole one.
-    let px = if lower.device().prefers_texels { 8 } else { 4 };
     let [_, h, w] = c.axes;
-    let span = (px - 1) * w.stride + (w.kernel - 1) * w.dilation + 1;
-    let reach = |rows: usize| (rows - 1) * h.stride + (h.kernel - 1) * h.dilation + 1;
-    if span > MAX_SPAN
-        || h.kernel * w.kernel > 49
-        || reach(1) > 16
-        || !matches!(target.dtype, DType::F32 | DType::F16)
-    {
-        return Ok(false);
-    }
-    let rows = if h.kernel == 1 || reach(2) > 8 || h.output == 1 { 1 } else { 2 };
+    let Some((px, rows, local)) = target.depthwise_tile(c, lower) else { return Ok(false) };
     let channels = c.groups * c.oc;
     let taps = (h.kernel * w.kernel) as i64;
     let pack = Pack {
@@ -443,7 +467,6 @@ fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result
     let kernel = variants::Depthwise { t: target.dtype, texels, out4 }.id()?;
     let shift = if w.input.is_multiple_of(4) { (-w.pads[0]).rem_euclid(4) as u32 } else { 4 };
     let (code, [act_a, act_b]) = target.activation.code();
-    let local = if lower.device().prefers_texels { 8 } else { 64 };
     let spec = [
         (0, local),
         (spec::depthwise::PX, px as u32),

@@ -1,16 +1,18 @@
 //! A product with rows of ggml's blocks.
 
 use super::blocks::Rows;
+use super::gated::GatedBlocks;
+use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::block_tile::TILE;
 use crate::kernel::codes::block_vector;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
-use crate::ops::linalg::coded::{self, FEW_ROWS};
+use crate::ops::linalg::coded::{self, FEW_ROWS, Matrices};
 use crate::ops::movement::region::word;
-use crate::ops::real::{FLOATS_TO_32, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::real::{FLOATS_TO_32, Real, RealInputs, RealIo, RealKernel, real_kernel};
+use crate::ops::{Absorbed, Activation, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::simd::wide;
 
 /// Sums in parallel.
@@ -19,8 +21,8 @@ const LANES: usize = 16;
 const PART: usize = 256;
 
 // Positions of the inputs.
-const A: usize = 0;
-const B: usize = 1;
+pub(super) const A: usize = 0;
+pub(super) const B: usize = 1;
 const BIAS: usize = 2;
 
 /// Inputs: A, rows of blocks in bytes ([`Rows::info`]), and a bias. Each row of blocks is a column of the result.
@@ -32,13 +34,13 @@ pub struct MatMulBlocks {
 
 /// A [`MatMulBlocks`] for given inputs.
 #[derive(Clone, Copy, Debug)]
-struct Sizes {
-    b: Rows,
-    m: usize,
+pub(super) struct Sizes {
+    pub(super) b: Rows,
+    pub(super) m: usize,
 }
 
 impl MatMulBlocks {
-    fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
+    pub(super) fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
         self.b.check(cx.input(B)?)?;
         let Some((_, outer)) = cx.shape(A)?.split_last().filter(|(k, _)| **k == self.b.k) else {
             return Err(cx.shape_error(A, format!("a last axis of {}", self.b.k)));
@@ -64,6 +66,16 @@ impl Operator for MatMulBlocks {
         }
         self.resolve(cx)?;
         coded::infer(cx, A, dtype, self.b.rows)
+    }
+
+    fn gate(
+        &self,
+        cx: &OpCx,
+        (other, other_cx): (&dyn Operator, &OpCx),
+        activation: &Activation,
+        device: &DeviceInfo,
+    ) -> Option<Absorbed> {
+        GatedBlocks::of((self, cx), (other.downcast_ref()?, other_cx), activation, device)
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
@@ -109,7 +121,25 @@ impl Operator for MatMulBlocks {
             let params = params::BlockVector { m, n, k, row_bytes };
             let groups = b.rows.div_ceil(cols * block_vector::TEAMS / split) as u64;
             let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
-            return lower.dispatch(variants::BlockVector { t }.id()?, &spec, &args, &params, grid);
+            return lower.dispatch(
+                variants::BlockVector { t, gated: false }.id()?,
+                &spec,
+                &args,
+                &params,
+                grid,
+            );
+        }
+        // Rows of float32 are not rounded: nothing in a file allows it.
+        let kernel = |side| variants::BlockMatrix { t, side }.id().ok();
+        if let Some(matrices) = Matrices::of(lower, [m, b.rows], kernel) {
+            let spec = [
+                spec[0],
+                (spec::block_matrix::BIASED, bias.into()),
+                (spec::block_matrix::LOCAL_SIZE_X, matrices.threads),
+            ];
+            let params::BlockTile { m, n, k, row_bytes } = params;
+            let params = params::BlockMatrix { m, n, k, row_bytes };
+            return lower.dispatch(matrices.kernel, &spec, &args, &params, matrices.groups([m, n]));
         }
         let spec = [spec[0], (spec::block_tile::BIASED, bias.into())];
         let groups = [params.n.div_ceil(TILE as u32), params.m.div_ceil(TILE as u32), 1];
@@ -146,13 +176,26 @@ impl Sizes {
 
 impl RealKernel for Sizes {
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let (y, inputs) = io.output(0, self.m * self.b.rows)?;
+        let bias = inputs.get_opt(BIAS, self.b.rows)?;
+        self.multiply(&inputs, B, bias, y)
+    }
+}
+
+impl Sizes {
+    /// The product with the rows of blocks of input `index`.
+    pub(super) fn multiply<T: Real>(
+        &self,
+        inputs: &RealInputs<'_, T>,
+        index: usize,
+        bias: Option<&[T]>,
+        y: &mut [T],
+    ) -> Result<(), KernelError> {
         let Sizes { b, m } = *self;
         let Rows { blocks, rows: n, k } = b;
         let bytes = b.info().map_or(0, |info| info.bytes());
-        let (y, inputs) = io.output(0, m * n)?;
         let a = inputs.get(A, m * k)?;
-        let codes = inputs.raw_opt::<u8>(B, bytes)?.ok_or(KernelError::Absent { index: B })?;
-        let bias = inputs.get_opt(BIAS, n)?;
+        let codes = inputs.raw_opt::<u8>(index, bytes)?.ok_or(KernelError::Absent { index })?;
         if y.is_empty() {
             return Ok(());
         }

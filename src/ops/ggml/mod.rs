@@ -2,11 +2,13 @@
 //! ONNX has none of them.
 
 mod blocks;
+mod gated;
 mod gather;
 mod matmul;
 #[cfg(test)]
 mod tests;
 
 pub use blocks::{BlockType, Rows};
+pub use gated::GatedBlocks;
 pub use gather::GatherBlocks;
 pub use matmul::MatMulBlocks;

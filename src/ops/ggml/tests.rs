@@ -1,5 +1,7 @@
-use super::{BlockType, GatherBlocks, MatMulBlocks, Rows};
+use super::{BlockType, GatedBlocks, GatherBlocks, MatMulBlocks, Rows};
+use crate::expr::Function;
 use crate::graph::Tensor;
+use crate::ops::Activation;
 use crate::ops::test_util::{assert_near, facts, run_cpu, tensor, tensor_of, values};
 
 /// Rows of random codes with scales near 1/64, and their numbers.
@@ -53,6 +55,41 @@ fn check(b: Rows, m: usize, biased: bool) {
     assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &want, 1e-3);
     #[cfg(feature = "vulkan")]
     crate::ops::testing::check_op(&op, &inputs, 1e-3);
+}
+
+/// A gate and what it gates in one operator are what the products give.
+#[test]
+fn gated_products_are_products_that_meet() {
+    for (case, blocks) in BlockType::ALL.into_iter().enumerate() {
+        let b = Rows { blocks, rows: [7, 2051, 6][case % 3], k: [256, 512, 4352][(case + 1) % 3] };
+        let m = [1, 3, 4][case % 3];
+        let (first, numbers) = rows(b);
+        // Sums stay near 1, and so does what is lost where they cancel.
+        let squares: f64 = numbers.iter().map(|v| f64::from(*v).powi(2)).sum();
+        let large = (squares / b.rows as f64).sqrt() as f32;
+        let a: Vec<f32> = values(m * b.k, 1).into_iter().map(|v| v / large).collect();
+        let a = Tensor::new([m, b.k], &a).unwrap();
+        // The second matrix has the rows of the first in the other direction. Their bytes are filled up to whole words.
+        let all = b.rows * b.row_bytes();
+        let mut turned: Vec<u8> = first.bytes()[..all].rchunks(b.row_bytes()).flatten().copied().collect();
+        turned.resize(first.bytes().len(), 0);
+        let second = Tensor::from_bytes(first.info().clone(), &turned).unwrap();
+        let plain = |weights: &Tensor| -> Vec<f32> {
+            let inputs = [Some(a.clone()), Some(weights.clone())];
+            run_cpu(&MatMulBlocks { b }, &inputs, 1).unwrap()[0].to_f32s().unwrap()
+        };
+        let want: Vec<f64> = plain(&first)
+            .iter()
+            .zip(plain(&second))
+            .map(|(g, u)| f64::from(*g).max(0.0) * f64::from(u))
+            .collect();
+        let op = GatedBlocks { b, activation: Activation::of(Function::Relu) };
+        let inputs = [a.clone(), first, second].map(Some);
+        assert!(want.iter().fold(0f64, |most, v| most.max(v.abs())) > 0.01);
+        assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &want, 1e-4);
+        #[cfg(feature = "vulkan")]
+        crate::ops::testing::check_op(&op, &inputs, 1e-4);
+    }
 }
 
 #[test]

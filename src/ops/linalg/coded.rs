@@ -4,9 +4,11 @@ use rayon::prelude::*;
 
 use super::product::{Mat, Threads, product};
 use crate::dtype::DType;
-use crate::kernel::KernelError;
+use crate::kernel::codes::coded_matrix::{SUBS_32, SUBS_64, SUBS_128};
+use crate::kernel::table::{id, params};
+use crate::kernel::{KernelError, KernelId};
 use crate::ops::real::Real;
-use crate::ops::{OpCx, OpError, par};
+use crate::ops::{Lowering, OpCx, OpError, Operand, par};
 use crate::shape::Shape;
 use crate::tensor::TensorInfo;
 
@@ -14,6 +16,67 @@ use crate::tensor::TensorInfo;
 const COLUMNS: usize = 32;
 /// Up to this many rows, native functions multiply by codes directly, instead of decoding columns.
 pub(crate) const FEW_ROWS: usize = 4;
+
+/// Elements of a row of `float16` that the kernels of cooperative matrices read at a time; `k` is a multiple of it.
+pub(crate) const MATRIX_STEP: usize = 8;
+
+/// A kernel of cooperative matrices for rows of `float16` and weights that it decodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrices {
+    /// The kernel.
+    pub kernel: KernelId,
+    /// Its `LOCAL_SIZE_X`.
+    pub threads: u32,
+    /// Rows and columns of a work-group.
+    side: usize,
+}
+
+impl Matrices {
+    /// Side and subgroups of a work-group, and the least work-groups for every two processors of a device: with fewer of
+    /// them, processors that idle cost more than smaller work-groups do.
+    const SIDES: [(usize, usize, usize); 3] = [(128, SUBS_128, 3), (64, SUBS_64, 1), (32, SUBS_32, 0)];
+    /// Processors of a device that does not tell.
+    const PROCESSORS: usize = 64;
+
+    /// The one for a product of `m` rows and `n` columns, where the device runs one; `kernel` has that of work-groups of a
+    /// side.
+    pub(crate) fn of(
+        lower: &Lowering<'_>,
+        [m, n]: [usize; 2],
+        kernel: impl Fn(u32) -> Option<KernelId>,
+    ) -> Option<Matrices> {
+        let processors = lower.device().processors.map_or(Self::PROCESSORS, |p| p as usize);
+        Self::SIDES.into_iter().find_map(|(side, subs, pairs)| {
+            let enough = m.div_ceil(side) * n.div_ceil(side) >= processors * pairs / 2;
+            let kernel = kernel(side as u32).filter(|_| enough)?;
+            Some(Matrices { kernel, threads: lower.matrix_threads(kernel, subs)?, side })
+        })
+    }
+
+    /// Work-groups for `m` rows and `n` columns. Those of neighbouring rows follow one another: they share weights, which
+    /// are more than the rows.
+    pub(crate) fn groups(&self, [m, n]: [u32; 2]) -> [u32; 3] {
+        [m.div_ceil(self.side as u32), n.div_ceil(self.side as u32), 1]
+    }
+}
+
+/// Rounds `m` rows of `k` elements, `float32`, to `float16`, each by a factor of its own, a power of two that brings
+/// its elements to the middle of what `float16` has. Returns the rows, and for each what results of it are multiplied by.
+///
+/// # Errors
+/// As [`Lowering::dispatch`].
+pub(crate) fn rounded_rows(
+    lower: &mut Lowering<'_>,
+    a: Operand,
+    [m, k]: [usize; 2],
+) -> Result<[Operand; 2], OpError> {
+    let rows = lower.scratch(m * k * size_of::<half::f16>());
+    let factors = lower.scratch(m * size_of::<f32>());
+    let params = params::RoundRows { m: m as u32, k: k as u32 };
+    let groups = [params.m.min(lower.device().limits.max_groups[0]), 1, 1];
+    lower.dispatch(id::ROUND_ROWS, &[], &[a, rows, factors], &params, groups)?;
+    Ok([rows, factors])
+}
 
 /// The result of rows of input `a` and a matrix of `columns`.
 pub(crate) fn infer(cx: &OpCx, a: usize, dtype: DType, columns: usize) -> Result<Vec<TensorInfo>, OpError> {

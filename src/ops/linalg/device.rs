@@ -1,14 +1,17 @@
 //! Matrix products on devices: which kernel, and the layouts that it reads.
 
+mod candidates;
+pub(crate) mod parts;
 mod wide;
 
+use self::parts::{PartSums, parts};
 use super::matmul::Dims;
 use crate::dtype::DType;
 use crate::graph::Tensor;
-use crate::kernel::KernelId;
 use crate::kernel::codes::gemv;
-use crate::kernel::codes::slices::{SMALL_TILE, TILE};
+use crate::kernel::codes::slices::{DEPTH, SMALL_DEPTH, SMALL_TILE, TILE};
 use crate::kernel::table::{id, params, spec, variants};
+use crate::kernel::{KernelId, grid_1d};
 use crate::ops::pack::Pack;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
 
@@ -16,16 +19,16 @@ use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
 const VECTOR_ROWS: usize = 4;
 
 /// The tile of a work-group for `batch` products of `m` by `n`, of a kernel of large tiles and one of small ones: its
-/// side and its kernel. Small ones keep more of a large device busy with few elements, where it has the local memory
-/// that they take.
+/// side and its kernel. Small ones keep more of the device busy with few elements, and waste less on few rows or columns, where
+/// it has the local memory that they take.
 pub(crate) fn tile_of(
     lower: &Lowering<'_>,
     [m, n, batch]: [usize; 3],
     [large, small]: [KernelId; 2],
 ) -> (usize, KernelId) {
-    const MIN_LARGE: usize = 128;
-    let is_few = m.div_ceil(TILE) * n.div_ceil(TILE) * batch < MIN_LARGE;
-    if is_few && lower.can_run(small) { (SMALL_TILE, small) } else { (TILE, large) }
+    let is_few = m.div_ceil(TILE) * n.div_ceil(TILE) * batch < lower.processors();
+    let is_narrow = m.min(n) <= SMALL_TILE;
+    if (is_few || is_narrow) && lower.can_run(small) { (SMALL_TILE, small) } else { (TILE, large) }
 }
 
 /// One operand: contiguous matrices.
@@ -178,12 +181,13 @@ impl Source {
         pack.emit((self.operand, self.value.as_ref()), dtype, lower)
     }
 
-    /// Contiguous matrices of `rows` by `cols`, of `f32`, with contiguous rows.
+    /// Contiguous matrices of `rows` by `cols`, with contiguous rows.
     ///
     /// # Errors
     /// As [`Product::lower`].
     pub(crate) fn by_rows(
         &self,
+        dtype: DType,
         rows: usize,
         cols: usize,
         lower: &mut Lowering<'_>,
@@ -191,7 +195,7 @@ impl Source {
         if (self.row, self.col) == (cols, 1) {
             return Ok(self.operand);
         }
-        self.pack(DType::F32, cols.max(1), rows, cols, lower)
+        self.pack(dtype, cols.max(1), rows, cols, lower)
     }
 }
 
@@ -223,19 +227,75 @@ impl Product {
         if self.pairs.is_empty() || self.m == 0 || self.n == 0 {
             return Ok(());
         }
-        let elements = [self.m * self.k, self.k * self.n, self.m * self.n]
-            .map(|e| e.saturating_mul(self.pairs.len().max(self.a.matrices).max(self.b.matrices)));
-        if elements.iter().any(|e| *e > i32::MAX as usize / 2) {
+        if !self.is_indexable() {
             return Err(OpError::unsupported("matrices of more elements than a kernel can index"));
         }
-        match self.dtype {
-            DType::F32 | DType::F16 if self.by_texels(lower) => self.rows(lower),
-            DType::F32 | DType::F16 if self.n == 1 && self.m > 1 => self.flipped().vectors(lower),
-            DType::F32 | DType::F16 if self.m <= VECTOR_ROWS => self.vectors(lower),
-            DType::F32 | DType::F16 if self.lower_wide(lower)? => Ok(()),
-            DType::F32 | DType::F16 => self.tiles(lower),
-            other => Err(OpError::unsupported(format!("no device kernel for products of {other}"))),
+        if !matches!(self.dtype, DType::F32 | DType::F16) {
+            return Err(OpError::unsupported(format!("no device kernel for products of {}", self.dtype)));
         }
+        self.lower_chosen(lower)
+    }
+
+    /// Whether kernels can index all elements of its operands.
+    pub(crate) fn is_indexable(&self) -> bool {
+        let matrices = self.pairs.len().max(self.a.matrices).max(self.b.matrices);
+        let sizes = [self.m * self.k, self.k * self.n, self.m * self.n];
+        sizes.iter().all(|elements| elements.saturating_mul(matrices) <= i32::MAX as usize / 2)
+    }
+
+    /// Its sums, where a kernel of `tiles` work-groups for a product and `steps` steps is better shared out between more.
+    fn sums(&self, tiles: usize, steps: usize, lower: &Lowering<'_>) -> Option<PartSums> {
+        let parts = parts(lower, tiles * self.pairs.len(), steps);
+        let is_regular = || Batch::leading(&self.pairs).count == self.pairs.len();
+        (parts > 1 && is_regular()).then_some(PartSums {
+            parts,
+            sizes: [self.pairs.len(), self.m, self.n],
+            c: self.c,
+            alpha: self.alpha,
+            beta: self.beta,
+            activation: self.activation,
+            dtype: self.dtype,
+            y: self.y,
+        })
+    }
+
+    /// Emits a kernel of tiles of `rows` by `cols` elements that sums `depth` of k in a step.
+    fn in_tiles(
+        &self,
+        kernel: KernelId,
+        mut spec: Vec<(u32, u32)>,
+        [rows, cols, depth]: [usize; 3],
+        lower: &mut Lowering<'_>,
+    ) -> Result<(), OpError> {
+        let (code, _) = self.activation.code();
+        spec.extend([
+            (spec::tiles::A_COLUMNS, u32::from(self.a.col != 1)),
+            (spec::tiles::B_COLUMNS, u32::from(self.b.col != 1)),
+            (spec::tiles::BIASED, u32::from(self.c.is_some())),
+            (spec::tiles::ACTIVATION, code),
+        ]);
+        let (across, down) = (self.n.div_ceil(cols), self.m.div_ceil(rows));
+        let sums = self.sums(across * down, self.k.div_ceil(depth), lower);
+        let parts = sums.as_ref().map_or(1, |sums| sums.parts);
+        let scratch = sums.as_ref().map_or(Operand::Unused, |sums| sums.scratch(lower));
+        if parts > 1 {
+            spec.push((spec::parts::PARTS, parts as u32));
+        }
+        let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
+        let y = if parts > 1 { Operand::Unused } else { self.y };
+        let args = [self.a.operand, self.b.operand, c, y, scratch];
+        let mut joined = false;
+        self.batches(|batch, y_first| {
+            let params = self.product_params(batch, y_first, c_strides);
+            let groups = [across, down, batch.count * parts].map(|g| g as u32);
+            lower.dispatch(kernel, &spec, &args, &params, groups)?;
+            self.writes_quads(lower);
+            if std::mem::replace(&mut joined, true) {
+                lower.no_barrier();
+            }
+            Ok(())
+        })?;
+        sums.map_or(Ok(()), |sums| sums.add(scratch, lower))
     }
 
     /// Calls `f` with every regular part of the batch and where its output begins.
@@ -270,11 +330,15 @@ impl Product {
 
     /// Whether the row kernel is the one to take: it has no variant for `float16` in plain buffers.
     fn by_texels(&self, lower: &Lowering<'_>) -> bool {
-        let device = lower.device();
+        lower.device().prefers_texels && self.can_take_rows(lower)
+    }
+
+    /// Whether the row kernel can compute it.
+    fn can_take_rows(&self, lower: &Lowering<'_>) -> bool {
         let half = self.dtype == DType::F16
             && lower.can_run(id::GEMM_ROW_HALF)
-            && self.texels(self.cols()) <= device.limits.max_texels;
-        device.prefers_texels && (self.dtype == DType::F32 || half)
+            && self.texels(self.cols()) <= lower.device().limits.max_texels;
+        self.dtype == DType::F32 || half
     }
 
     /// Texels of the larger operand, as the row kernel reads it.
@@ -289,9 +353,8 @@ impl Product {
         [16, 8, 4].into_iter().min_by_key(|c| self.n.next_multiple_of(*c)).unwrap_or(8)
     }
 
-    /// Register tiles over whole texels.
-    fn rows(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let rows = self.m.next_power_of_two().min(8);
+    /// Register tiles of `rows` rows over whole texels, in work-groups of `local` invocations.
+    fn rows(&self, rows: usize, local: u32, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let cols = self.cols();
         let a = self.left(lower)?;
         let b = match self.prepared {
@@ -302,14 +365,18 @@ impl Product {
         let short = self.texels(cols) <= lower.device().limits.max_texels;
         let kernel = variants::GemmRow { t: self.dtype, texels: short, out4: whole }.id()?;
         let (code, _) = self.activation.code();
-        let spec = [
+        // The kernel's own size needs no constant.
+        let own = kernel.info().local_size[0];
+        let mut spec: Vec<_> =
+            (local != own).then_some((spec::gemm_row::LOCAL_SIZE_X, local)).into_iter().collect();
+        spec.extend([
             (spec::gemm_row::ROWS, rows as u32),
             (spec::gemm_row::COLS, cols as u32),
             (spec::gemm_row::BIASED, u32::from(self.c.is_some())),
             (spec::gemm_row::ACTIVATION, code),
             (spec::gemm_row::B_COLUMNS, u32::from(b.columns)),
-        ];
-        self.over_texels(kernel, &spec, [a, b], [rows, cols], lower)
+        ]);
+        self.over_texels(kernel, (&spec, local), [a, b], [rows, cols], lower)
     }
 
     /// Says of the last step that it writes whole quads of rows: those of float32 fill lines.
@@ -323,7 +390,7 @@ impl Product {
     fn over_texels(
         &self,
         kernel: KernelId,
-        spec: &[(u32, u32)],
+        (spec, local): (&[(u32, u32)], u32),
         [a, b]: [Layout; 2],
         [rows, cols]: [usize; 2],
         lower: &mut Lowering<'_>,
@@ -357,7 +424,8 @@ impl Product {
                 act_b,
             };
             let args = [a.operand, b.operand, c, self.y];
-            lower.dispatch_1d(kernel, spec, &args, &params, count)?;
+            let groups = grid_1d(count as u64, local, lower.device().limits.max_groups[0]);
+            lower.dispatch(kernel, spec, &args, &params, groups)?;
             self.writes_quads(lower);
             if std::mem::replace(&mut joined, true) {
                 lower.no_barrier();
@@ -416,9 +484,6 @@ impl Product {
 
     /// Sums in parts, for few rows.
     fn vectors(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        if self.lower_wide_vectors(lower)? {
-            return Ok(());
-        }
         let kernel = variants::Gemv { t: self.dtype }.id()?;
         let columns = self.b.col != 1;
         let (code, _) = self.activation.code();
@@ -471,32 +536,10 @@ impl Product {
         }
     }
 
-    /// Tiles in workgroup memory.
-    fn tiles(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        // Whole quads of a row: a bus to the host's memory carries single elements slowly.
-        let variant = variants::GemmTile { t: self.dtype, out4: self.n.is_multiple_of(4), small: false };
-        let kernels = [variant.id()?, variants::GemmTile { small: true, ..variant }.id()?];
-        let (tile, kernel) = tile_of(lower, [self.m, self.n, self.pairs.len()], kernels);
-        let (code, _) = self.activation.code();
-        let spec = [
-            (spec::tiles::A_COLUMNS, u32::from(self.a.col != 1)),
-            (spec::tiles::B_COLUMNS, u32::from(self.b.col != 1)),
-            (spec::tiles::BIASED, u32::from(self.c.is_some())),
-            (spec::tiles::ACTIVATION, code),
-        ];
-        let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
-        let mut joined = false;
-        self.batches(|batch, y_first| {
-            let params = self.product_params(batch, y_first, c_strides);
-            let groups = [self.n.div_ceil(tile), self.m.div_ceil(tile), batch.count].map(|g| g as u32);
-            let args = [self.a.operand, self.b.operand, c, self.y];
-            lower.dispatch(kernel, &spec, &args, &params, groups)?;
-            self.writes_quads(lower);
-            if std::mem::replace(&mut joined, true) {
-                lower.no_barrier();
-            }
-            Ok(())
-        })
+    /// Tiles in workgroup memory, of `tile` rows and columns.
+    fn tiles(&self, tile: usize, kernel: KernelId, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let depth = if tile == TILE { DEPTH } else { SMALL_DEPTH };
+        self.in_tiles(kernel, Vec::new(), [tile, tile, depth], lower)
     }
 }
 

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use super::TYPES;
 use super::device::{Product, Source};
+use super::gated::GatedMatMul;
 use super::half_product::half_product_around;
 use super::integer::{Int, add_product};
 use super::product::{Around, Mat, Threads, product_around};
+use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::quant::QuantizedMatMul;
-use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
+use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{
     Absorbed, Activation, AttrReader, Cost, Fact, Lowering, OpCx, OpError, Operand, Operator, Port,
     Quantized, Structure, absorb, par,
@@ -41,7 +43,7 @@ impl MatMul {
         plain.then(|| MatMul { biased: true, ..self.clone() })
     }
 
-    fn resolve(&self, cx: &OpCx) -> Result<Dims, OpError> {
+    pub(super) fn resolve(&self, cx: &OpCx) -> Result<Dims, OpError> {
         if !self.transposed {
             return Dims::resolve(cx);
         }
@@ -257,6 +259,16 @@ impl Operator for MatMul {
         right.then(|| Arc::new(MatMul { transposed: !self.transposed, ..self.clone() }) as Arc<dyn Operator>)
     }
 
+    fn gate(
+        &self,
+        cx: &OpCx,
+        (other, other_cx): (&dyn Operator, &OpCx),
+        activation: &Activation,
+        device: &DeviceInfo,
+    ) -> Option<Absorbed> {
+        GatedMatMul::of((self, cx), (other.downcast_ref()?, other_cx), activation, device)
+    }
+
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
         if let Some(absorbed) = absorb::with_activation(self, cx, next, next_cx) {
             return Some(absorbed);
@@ -274,10 +286,12 @@ impl Operator for MatMul {
     }
 }
 
-struct Run {
-    dims: Dims,
-    sizes: [usize; 2],
-    op: MatMul,
+/// The native function.
+pub(super) struct Run {
+    pub(super) dims: Dims,
+    /// Elements of A and of B.
+    pub(super) sizes: [usize; 2],
+    pub(super) op: MatMul,
 }
 
 impl Run {
@@ -293,11 +307,23 @@ impl RealKernel for Run {
     const HALF: &'static [usize] = &[1];
 
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
-        let Dims { m, n, k, ref pairs, ref output, .. } = self.dims;
-        let (y, inputs) = io.output(0, output.elements())?;
+        let (y, inputs) = io.output(0, self.dims.output.elements())?;
+        self.product(&inputs, 1, y)
+    }
+}
+
+impl Run {
+    /// The product with input `right`.
+    pub(super) fn product<T: Real>(
+        &self,
+        inputs: &RealInputs<'_, T>,
+        right: usize,
+        y: &mut [T],
+    ) -> Result<(), KernelError> {
+        let Dims { m, n, k, ref pairs, .. } = self.dims;
         let a = inputs.get(0, self.sizes[0])?;
-        let half = inputs.half(1, self.sizes[1])?;
-        let b = if half.is_none() { inputs.get(1, self.sizes[1])? } else { &[] };
+        let half = inputs.half(right, self.sizes[1])?;
+        let b = if half.is_none() { inputs.get(right, self.sizes[1])? } else { &[] };
         let bias = if self.op.biased { Some(inputs.get(2, n)?) } else { None };
         if y.is_empty() {
             return Ok(());

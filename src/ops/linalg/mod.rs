@@ -6,6 +6,7 @@ mod det;
 pub(crate) mod device;
 mod einsum;
 mod fused;
+pub(crate) mod gated;
 mod gemm_op;
 mod half_product;
 mod integer;
@@ -17,6 +18,7 @@ pub(crate) mod tile;
 pub use det::Det;
 pub use einsum::Einsum;
 pub use fused::FusedMatMul;
+pub use gated::GatedMatMul;
 pub use gemm_op::Gemm;
 pub use matmul::MatMul;
 

@@ -7,7 +7,7 @@ use crate::kernel::codes::row_norm_texels::Affine;
 use crate::kernel::codes::softmax_wide::{HELD, MOST_LANES};
 use crate::kernel::codes::{softmax, stats};
 use crate::kernel::table::{id, params, spec, variants};
-use crate::ops::{Lowering, OpCx, OpError, Operand};
+use crate::ops::{Candidate, ChoiceKey, Lowering, OpCx, OpError, Operand};
 
 /// The fewest invocations that do one vector.
 const LEAST_TEAM: usize = 8;
@@ -114,11 +114,16 @@ fn stats_code(cx: &OpCx) -> u32 {
 /// Invocations that do `rows` vectors of `len` elements, whole fours of them, in teams that hold them: how many are in
 /// a team and in a work-group, and how many work-groups. `None` where a device has none or gains nothing by it.
 fn teams(lower: &Lowering<'_>, len: usize, rows: usize) -> Option<[usize; 3]> {
+    if lower.grouped(len) { teams_of(lower, len, rows, GROUP) } else { None }
+}
+
+/// The same in work-groups of `group` invocations, or more where a vector needs them, whether the device gains or not.
+fn teams_of(lower: &Lowering<'_>, len: usize, rows: usize, group: usize) -> Option<[usize; 3]> {
     let limits = &lower.device().limits;
     let most = MOST_LANES.min(limits.max_group_items as usize).min(limits.max_group_size[0] as usize);
     let team = len.div_ceil(4 * HELD).next_power_of_two().max(LEAST_TEAM);
-    let local = team.max(GROUP.min(most));
-    let fits = len.is_multiple_of(4) && lower.grouped(len) && team <= most;
+    let local = team.max(group.min(most));
+    let fits = len.is_multiple_of(4) && len > 0 && team <= most;
     fits.then(|| [team, local, rows.div_ceil(local / team)])
 }
 
@@ -176,6 +181,67 @@ fn row_texels(cx: &OpCx, norm: &RowNorm, places: &Places, lower: &mut Lowering<'
     Ok(true)
 }
 
+/// How a function of vectors is computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// An invocation for each vector, which it reads by texels.
+    Texels,
+    /// A team for each vector, which it holds: invocations of a team and of a work-group, and work-groups.
+    Team([usize; 3]),
+    /// A work-group for each vector.
+    Group,
+    /// An invocation for each vector.
+    Single,
+}
+
+impl Candidate for Way {
+    fn name(&self) -> String {
+        match self {
+            Way::Texels => "softmax_texels".to_owned(),
+            Way::Team([team, local, _]) => format!("softmax_wide/{team}/{local}"),
+            Way::Group => "softmax/group".to_owned(),
+            Way::Single => "softmax/single".to_owned(),
+        }
+    }
+}
+
+impl Way {
+    fn by_model(along: Along, kind: softmax::Kind, dtype: DType, lower: &Lowering<'_>) -> Way {
+        let soft = matches!(kind, softmax::Kind::Soft | softmax::Kind::Log);
+        // Neighbouring vectors of an inner axis are best left to neighbouring invocations.
+        if along.inner != 1 {
+            return Way::Single;
+        }
+        if soft && dtype == DType::F32 && lower.texels(along.len, along.elements()) {
+            return Way::Texels;
+        }
+        match teams(lower, along.len, along.outer).filter(|_| soft) {
+            Some(team) => Way::Team(team),
+            None if lower.grouped(along.len) => Way::Group,
+            None => Way::Single,
+        }
+    }
+
+    /// Every way that the device can go.
+    fn all(along: Along, kind: softmax::Kind, dtype: DType, lower: &Lowering<'_>) -> Vec<Way> {
+        let soft = matches!(kind, softmax::Kind::Soft | softmax::Kind::Log);
+        let mut all = vec![Way::Single];
+        if along.inner != 1 {
+            return all;
+        }
+        all.push(Way::Group);
+        if soft {
+            let groups = [GROUP / 4, GROUP].into_iter();
+            all.extend(groups.filter_map(|g| teams_of(lower, along.len, along.outer, g)).map(Way::Team));
+            let texels = along.elements().div_ceil(4) as u64 <= lower.device().limits.max_texels;
+            if texels && dtype == DType::F32 && along.len.is_multiple_of(4) {
+                all.push(Way::Texels);
+            }
+        }
+        all
+    }
+}
+
 /// Emits a function of vectors along an axis.
 pub(super) fn vectors(
     cx: &OpCx,
@@ -188,30 +254,39 @@ pub(super) fn vectors(
         return Ok(());
     }
     let vectors = along.outer * along.inner;
-    let soft = matches!(kind, softmax::Kind::Soft | softmax::Kind::Log);
-    if along.inner == 1 && soft && cx.dtype(0)? == DType::F32 && lower.texels(along.len, along.elements()) {
-        let params = params::SoftmaxTexels { rows: along.outer as u32, texels: (along.len / 4) as i32 };
-        let args = [Operand::Input(0), to];
-        let spec = [(spec::softmax_texels::LOGARITHM, u32::from(kind == softmax::Kind::Log))];
-        return lower.dispatch_1d(id::SOFTMAX_TEXELS, &spec, &args, &params, along.outer);
-    }
-    let teams = teams(lower, along.len, along.outer).filter(|_| along.inner == 1 && soft);
-    if let Some([team, local, groups]) = teams {
-        let params = params::SoftmaxWide { rows: along.outer as u32, quads: (along.len / 4) as u32 };
-        let spec = [
-            (spec::softmax_wide::LOCAL_SIZE_X, local as u32),
-            (spec::softmax_wide::TEAM, team as u32),
-            (spec::softmax_wide::LOGARITHM, u32::from(kind == softmax::Kind::Log)),
-        ];
-        let dtype = cx.dtype(0)?;
-        let kernel = variants::SoftmaxWide { t: dtype }.id()?;
-        lower.dispatch_rows(kernel, &spec, &[Operand::Input(0), to], &params, groups, true)?;
-        lower.writes_in_order(4 * dtype.bytes());
-        return Ok(());
-    }
-    // Neighbouring vectors of an inner axis are best left to neighbouring invocations.
-    let grouped = along.inner == 1 && lower.grouped(along.len);
-    let kernel = variants::Softmax { t: cx.dtype(0)?, grouped }.id()?;
+    let dtype = cx.dtype(0)?;
+    let default = Way::by_model(along, kind, dtype, lower);
+    let way = lower.choose(default, |lower| {
+        let key = ChoiceKey::new("vectors", dtype)
+            .exact("kind", kind as u32)
+            .size("len", along.len)
+            .size("outer", along.outer)
+            .size("inner", along.inner);
+        (key, Way::all(along, kind, dtype, lower))
+    });
+    let grouped = match way {
+        Way::Texels => {
+            let params = params::SoftmaxTexels { rows: along.outer as u32, texels: (along.len / 4) as i32 };
+            let args = [Operand::Input(0), to];
+            let spec = [(spec::softmax_texels::LOGARITHM, u32::from(kind == softmax::Kind::Log))];
+            return lower.dispatch_1d(id::SOFTMAX_TEXELS, &spec, &args, &params, along.outer);
+        }
+        Way::Team([team, local, groups]) => {
+            let params = params::SoftmaxWide { rows: along.outer as u32, quads: (along.len / 4) as u32 };
+            let spec = [
+                (spec::softmax_wide::LOCAL_SIZE_X, local as u32),
+                (spec::softmax_wide::TEAM, team as u32),
+                (spec::softmax_wide::LOGARITHM, u32::from(kind == softmax::Kind::Log)),
+            ];
+            let kernel = variants::SoftmaxWide { t: dtype }.id()?;
+            lower.dispatch_rows(kernel, &spec, &[Operand::Input(0), to], &params, groups, true)?;
+            lower.writes_in_order(4 * dtype.bytes());
+            return Ok(());
+        }
+        Way::Group => true,
+        Way::Single => false,
+    };
+    let kernel = variants::Softmax { t: dtype, grouped }.id()?;
     let params =
         params::Softmax { vectors: vectors as u32, len: along.len as u32, inner: along.inner as u32 };
     let args = [Operand::Input(0), to];
@@ -285,6 +360,28 @@ mod tests {
                 Check::new(&op, &inputs).pretend(no_texels).run();
                 Check::new(&op, &inputs).run();
             }
+        }
+    }
+
+    #[test]
+    fn every_candidate_for_vectors_is_right() {
+        let mut ran = std::collections::BTreeSet::new();
+        for (at, shape) in [[3, 5, 130], [2, 9, 36], [2, 5, 1000], [4, 3, 8]].iter().enumerate() {
+            for kind in [SoftmaxKind::Soft, SoftmaxKind::Log, SoftmaxKind::Hard] {
+                let op = Softmax { kind, axis: if at == 1 { 1 } else { -1 }, flatten: at == 1 };
+                let half = tensor_of(shape, &values(shape.iter().product(), 9), half::f16::from_f32);
+                for change in [as_is, no_texels] {
+                    let singles = [Some(tensor(shape, 1))];
+                    let check = Check::new(&op, &singles).pretend(change).tolerance(2e-5);
+                    ran.extend(check.run_candidates());
+                    let halves = [Some(half.clone())];
+                    Check::new(&op, &halves).pretend(change).tolerance(4e-3).run_candidates();
+                }
+            }
+        }
+        if !crate::ops::testing::devices().is_empty() {
+            let all = ["softmax_texels", "softmax_wide/8/64", "softmax/group", "softmax/single"];
+            assert!(all.iter().all(|name| ran.contains(*name)), "{ran:?}");
         }
     }
 

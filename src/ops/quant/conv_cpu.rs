@@ -112,6 +112,7 @@ impl Call {
                 Ok(())
             }),
             lines: None,
+            in_place: None,
             unpack: Some(Arc::new(move |packed, to| packing.unpack(packed, flip, to))),
         })
     }

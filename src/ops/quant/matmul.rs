@@ -80,6 +80,7 @@ impl QuantizedMatMul {
             bytes,
             pack: Arc::new(pack),
             lines: None,
+            in_place: None,
             unpack: Some(Arc::new(unpack)),
         }))
     }

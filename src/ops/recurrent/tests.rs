@@ -391,6 +391,73 @@ fn devices_compute_the_same_in_half() {
     }
 }
 
+/// Layers of sizes that no kernel's tiles divide, and of as many sequences as are done at once, and more.
+fn sized_cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut directions = ["forward", "bidirectional", "reverse"].into_iter().cycle();
+    let mut batches = (1..10usize).cycle();
+    for name in ["RNN", "GRU", "LSTM"] {
+        for hidden in [1, 3, 37, 129] {
+            for linear in [false, true] {
+                let (Some(direction), Some(batch)) = (directions.next(), batches.next()) else { break };
+                let case = Case {
+                    peepholes: linear,
+                    batch_first: batch % 2 == 0,
+                    lens: (batch % 3 == 0).then(|| (0..batch).map(|b| [3, 0, 1, 2][b % 4]).collect()),
+                    initial: batch % 4 != 0,
+                    bias: batch != 5,
+                    ..Case::new(name, direction, [3, batch, 4, hidden])
+                };
+                let case = if batch == 7 { case.with("clip", AttrValue::Float(0.2)) } else { case };
+                let is_gru = name == "GRU";
+                cases.push(if is_gru {
+                    case.with("linear_before_reset", AttrValue::Int(linear.into()))
+                } else {
+                    case
+                });
+            }
+        }
+    }
+    cases
+}
+
+#[cfg(feature = "vulkan")]
+fn check_ways(cases: Vec<Case>, half: bool) {
+    use crate::ops::testing::{Check, devices};
+    let mut ran = std::collections::BTreeSet::new();
+    for (i, case) in cases.into_iter().enumerate() {
+        let to_half = |t: Tensor| match half && t.dtype().is_float() {
+            true => tensor_of(t.shape(), &t.to_f32s().unwrap(), half::f16::from_f32),
+            false => t,
+        };
+        let inputs: Vec<_> = case.inputs().into_iter().map(|t| t.map(to_half)).collect();
+        let (op, known) = (case.op(), [&[][..], &[1, 2, 3]][i % 2]);
+        let check = Check::new(&*op, &inputs).outputs(case.outputs()).constants(known);
+        ran.extend(check.tolerance(if half { 1e-2 } else { 5e-5 }).run_candidates_of("recurrent "));
+    }
+    if !devices().is_empty() {
+        assert_eq!(ran.into_iter().collect::<Vec<_>>(), ["held", "products", "sequence", "steps"]);
+    }
+}
+
+#[cfg(feature = "vulkan")]
+#[test]
+fn every_way_of_every_cell_is_right() {
+    check_ways(cases().into_iter().step_by(3).collect(), false);
+}
+
+#[cfg(feature = "vulkan")]
+#[test]
+fn every_way_is_right_for_odd_sizes() {
+    check_ways(sized_cases(), false);
+}
+
+#[cfg(feature = "vulkan")]
+#[test]
+fn every_way_is_right_for_odd_sizes_in_half() {
+    check_ways(sized_cases().into_iter().step_by(2).collect(), true);
+}
+
 #[test]
 fn gates_of_many_sequences_are_computed_in_parallel() {
     let case = Case::new("LSTM", "forward", [2, 40, 3, 130]);

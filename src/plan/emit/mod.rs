@@ -11,7 +11,8 @@ use super::memory_plan::MemoryPlan;
 use super::schedule::Schedule;
 use super::segments::Lane;
 use super::{
-    Location, NodeReport, Plan, PlanError, PlanReport, PlannedCommand, PlannedConstant, Segment, Space, Work,
+    Location, NodeReport, Plan, PlanError, PlanReport, PlannedCommand, PlannedConstant, Segment, Space,
+    TunedKernel, Work,
 };
 use crate::graph::TensorInfo;
 use crate::ops::{Cost, Lowered, OpCx};
@@ -78,6 +79,10 @@ impl Emitter<'_> {
             cost: self.cost(n, &cx),
             commands: works.len() as u32,
             output: cx.outputs().first().map(ToString::to_string).unwrap_or_default(),
+            tuned: match &at.work {
+                NodeWork::Device(lowered) => TunedKernel::of(&lowered.asked),
+                _ => Vec::new(),
+            },
         });
         if works.is_empty() {
             return Ok(false);
@@ -128,6 +133,7 @@ impl Emitter<'_> {
             cost: Cost { flops: 0, bytes: 2 * bytes },
             commands: works.len() as u32,
             output: info.to_string(),
+            tuned: Vec::new(),
         });
         if !works.is_empty() && self.segments.last().is_none_or(|s| s.lane() != Lane::Device(device)) {
             self.segments.push(Segment::new(device));

@@ -10,6 +10,7 @@ mod exact_activations;
 mod fold_head_transposes;
 mod fold_weights;
 mod fuse_chains;
+mod join_gates;
 mod mixed_precision;
 mod place_in_images;
 mod place_nodes;
@@ -195,6 +196,14 @@ pub const PIPELINE: &[Pass] = &[
         when: |o| o.fuse,
         counts: Counts::Fused,
         run: PassFn::Flow(|flow, _| Ok(fold_head_transposes::fold_head_transposes(flow))),
+    },
+    Pass {
+        name: "join_gates",
+        does: "Makes one node of two products of few rows of one input that meet in a gate, as in SwiGLU.",
+        needed: None,
+        when: |o| o.fuse,
+        counts: Counts::Fused,
+        run: PassFn::Flow(|flow, cx| Ok(join_gates::join_gates(flow, cx))),
     },
     Pass {
         name: "absorb",

@@ -49,7 +49,7 @@ impl Search<'_> {
     fn fits(&self, v: ValueId) -> bool {
         let output = &self.flow.values[self.flow.nodes[self.last].outputs[0]].info;
         let value = &self.flow.values[v];
-        value.info == *output && output.dtype == DType::F32 && value.constant.is_none()
+        value.info == *output && matches!(output.dtype, DType::F32 | DType::F16) && value.constant.is_none()
     }
 
     /// Values that may be the function's argument, the nearest first.

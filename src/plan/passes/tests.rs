@@ -9,7 +9,8 @@ use crate::backend::DeviceInfo;
 use crate::dot::Unit;
 use crate::dtype::{DType, Overflow};
 use crate::graph::{GraphBuilder, StorageScope, Tensor, TensorId, TensorInfo};
-use crate::ops::attention::{Codes, MatMulNBits};
+use crate::kernel::Requires;
+use crate::ops::attention::{Codes, Gate, MatMulNBits};
 use crate::ops::conv::Conv;
 use crate::ops::linalg::MatMul;
 use crate::ops::movement::Transpose;
@@ -318,6 +319,84 @@ fn absorb_takes_in_an_activation_that_alone_reads() {
         (absorb::absorb(&mut apart, Precision::F32).unwrap(), names(&apart)),
         (0, vec!["MatMul", "Relu"])
     );
+}
+
+#[test]
+fn absorb_gives_products_of_codes_a_bias() {
+    let absorbed = |columns: usize| {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [2.into(), 32.into()]);
+        let codes = g.constant("codes", Tensor::new([3, 1, 16], &[0x79u8; 48]).unwrap());
+        let scales = g.constant("scales", tensor(&[3, 1], 1));
+        let product = MatMulNBits { k: 32, n: 3, bits: 4, block: 32, rounds: false, codes: Codes::Whole };
+        let y = op(&mut g, product, &[x, codes, scales]);
+        let bias = g.constant("bias", tensor(&[columns], 2));
+        let y = g.op(ops::add(), &[bias, y]);
+        g.output("y", y);
+        let mut flow = flow(&g.build().unwrap());
+        let gone = absorb::absorb(&mut flow, Precision::F32).unwrap();
+        let bias = flow.nodes[0].inputs.get(5).copied().flatten();
+        (gone, names(&flow).join(" "), bias.and_then(|v| flow.values[v].constant.clone()))
+    };
+    let (gone, left, bias) = absorbed(3);
+    assert_eq!((gone, left.as_str()), (1, "MatMulNBits"));
+    assert_eq!(bias.unwrap().to_f32s().unwrap(), tensor(&[3], 2).to_f32s().unwrap());
+    assert_eq!((absorbed(1).0, absorbed(1).1.as_str()), (0, "MatMulNBits Add"));
+}
+
+/// The gated product of a decoder: two products of one input, of which one goes through a function.
+#[test]
+fn join_gates_makes_one_node_of_products_that_meet() {
+    let graph = |rows: usize, shown: bool, spelled: bool| {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F16, [rows.into(), 32.into()]);
+        let half = |seed| {
+            Tensor::new(
+                [32, 64],
+                &values(2048, seed).into_iter().map(half::f16::from_f32).collect::<Vec<_>>(),
+            )
+            .unwrap()
+        };
+        let [gate, up] = ["gate", "up"].map(|name| {
+            let w = g.constant(name, half(name.len() as u64));
+            op(&mut g, MatMul::default(), &[x, w])
+        });
+        let y = if spelled {
+            let active = g.op(ops::unary(Function::Sigmoid), &[gate]);
+            let active = g.op(ops::mul(), &[gate, active]);
+            g.op(ops::mul(), &[active, up])
+        } else {
+            op(&mut g, Gate::SwiGlu { alpha: 1.0 }, &[gate, up])
+        };
+        g.output("y", y);
+        if shown {
+            g.output("up", up);
+        }
+        g.build().unwrap()
+    };
+    let joined = |rows: usize, shown: bool, spelled: bool, name: &str| {
+        let mut flow = flow(&graph(rows, shown, spelled));
+        recognize_activations(&mut flow);
+        let assignment = if name == "open" { Assignment::Open } else { Assignment::default() };
+        let mut device = device(if name == "cpu" { "cpu" } else { "sim" });
+        if name != "cpu" {
+            (device.native, device.features) = (false, Requires::STORAGE_16.union(Requires::FLOAT16));
+        }
+        device.prefers_texels = false;
+        let before = flow.nodes.len();
+        let gone = with_cx(&[device], PlanOptions::default(), assignment, |cx| {
+            join_gates::join_gates(&mut flow, cx)
+        });
+        assert_eq!(before - flow.nodes.len(), gone);
+        names(&flow).join(" ")
+    };
+    assert_eq!(joined(1, false, true, "sim"), "GatedMatMul");
+    assert_eq!(joined(4, false, false, "sim"), "GatedMatMul");
+    // What else reads a product, or many rows, or a native function, leave it alone.
+    assert_eq!(joined(1, true, true, "sim"), "MatMul MatMul Swish Mul");
+    assert_eq!(joined(5, false, false, "sim"), "MatMul MatMul SwiGLU");
+    assert_eq!(joined(1, false, false, "cpu"), "MatMul MatMul SwiGLU");
+    assert_eq!(joined(1, false, false, "open"), "MatMul MatMul SwiGLU");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::memory::SourceKey;
 use super::slot::{Side, Slot};
 use crate::device::Buffer;
 use crate::kernel;
+use crate::memory::coherency::Access;
 use crate::memory::image::ImageView;
 use crate::memory::range::{ByteRange, RangeMap};
 use crate::plan::{Bound, Location, Plan, PlannedIo, Segment, Space, Work, insert_barriers, order_segments};
@@ -22,6 +23,7 @@ use crate::session::error::{Error, SessionError};
 impl Binding<'_> {
     pub(in crate::session) fn prepare(&self) -> Result<Arc<[SegmentLaunch]>, Error> {
         let plan = self.ordered_plan()?;
+        self.check_handed_over(&plan)?;
         let host = self.host_ranges(&plan);
         // For each device and buffer the last segment that invalidates the bytes.
         let mut shown: BTreeMap<(u32, BufferId), RangeMap<u32>> = BTreeMap::new();
@@ -52,6 +54,29 @@ impl Binding<'_> {
             Ok(SegmentLaunch { waits, work, footprint, nodes: nodes(segment), cut })
         };
         plan.segments.iter().enumerate().map(launch).collect()
+    }
+
+    /// Checks that memory of the application's that is taken over once for a run is used by one segment.
+    fn check_handed_over(&self, plan: &Plan) -> Result<(), SessionError> {
+        let slots = self.inputs.iter().zip(&plan.inputs).enumerate();
+        let slots = slots.map(|(i, (slot, io))| (Space::Input(i as u32), slot, io));
+        let outputs = self.outputs.iter().zip(&plan.outputs).enumerate();
+        let slots = slots.chain(outputs.map(|(o, (slot, io))| (Space::Output(o as u32), slot, io)));
+        let once = |slot: &Slot<'_>| slot.buffers().any(|b| b.visit().is_some_and(|visit| visit.once));
+        for (space, _, io) in slots.filter(|(_, slot, _)| once(slot)) {
+            let uses = |segment: &&Segment| {
+                let mut found = false;
+                for command in &segment.commands {
+                    command.work.for_each_touch(&mut |loc, _| found |= loc.space == space);
+                }
+                found
+            };
+            let segments = plan.segments.iter().filter(uses).count();
+            if segments > 1 {
+                return Err(SessionError::HandedOver { name: io.name.clone(), segments });
+            }
+        }
+        Ok(())
     }
 
     /// Copies by the session. For a tensor that a device copies in or out, the session uses the host's memory: the
@@ -282,6 +307,8 @@ impl Binding<'_> {
             Work::Dispatch { kernel, args, params, groups, images } => {
                 let kernel = &self.compiled.kernels[*kernel as usize];
                 let native = self.device(d).context.info().native;
+                let writes = |arg: &(Location, Access)| arg.0.bytes > 0 && !arg.1.writes().is_empty();
+                let written = args.iter().flatten().find(|arg| writes(arg));
                 let args = args
                     .iter()
                     .map(|arg| match arg {
@@ -291,11 +318,14 @@ impl Binding<'_> {
                         Some((_, access)) if native => {
                             Ok(Arg::Buffer(BufferRange { bytes: 0, ..self.unused(d) }, *access))
                         }
+                        // To a driver's checks it is a write, which has its barriers in what the kernel does write.
+                        Some((_, access)) if !access.writes().is_empty() => {
+                            let range = written.map_or(Ok(self.unused(d)), |(loc, _)| self.range(*loc, d))?;
+                            Ok(Arg::Buffer(range, *access))
+                        }
                         Some((_, access)) => Ok(Arg::Buffer(self.unused(d), *access)),
                         None if native => Ok(Arg::Absent),
-                        None => {
-                            Ok(Arg::Buffer(self.unused(d), crate::memory::coherency::Access::KERNEL_READ))
-                        }
+                        None => Ok(Arg::Buffer(self.unused(d), Access::KERNEL_READ)),
                     })
                     .collect::<Result<Vec<_>, Error>>()?;
                 let args = through_images(args, images);

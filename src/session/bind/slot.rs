@@ -164,7 +164,12 @@ impl<'e> Slot<'e> {
                     return Err(SessionError::OtherContext { name, device }.into());
                 }
                 check_capacity(io, buffer.bytes())?;
-                let reason = Choice { path: Path::Direct, reason: Reason::Resident, window: None };
+                let copied = buffer.visit().map_or(0, |visit| visit.copied);
+                let (path, reason) = match copied {
+                    0 => (Path::Direct, Reason::Resident),
+                    copied => (Path::ImportedDma, Reason::Image { copied }),
+                };
+                let reason = Choice { path, reason, window: None };
                 let request = Request::new(0, bytes, access, Err(Refusal::NotSupported));
                 self.verdicts.push(reason.verdict(&io.name, &request));
                 self.compute.insert(d, buffer.sub_buffer(0, bytes)?);

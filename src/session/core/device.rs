@@ -1,10 +1,13 @@
 //! An entry of the device table: context, queue and byte transfers.
 
 use crate::backend::{BufferDesc, Placement};
-use crate::device::{Buffer, Context, Error, Queue};
+use crate::device::{Buffer, Context, Error, Event, Queue};
 use crate::memory::import::{DevicePolicy, ImportRules};
 use crate::memory::model::TypeFlags;
 use crate::recording::BufferRange;
+
+/// Memory through which large constants go to a device whose memory the host does not map.
+const UPLOAD_BYTES: u64 = 32 << 20;
 
 /// One entry of the device table.
 #[derive(Clone, Debug)]
@@ -79,10 +82,22 @@ impl Device {
             part.map_write()?.copy_from_slice(bytes);
             return Ok(());
         }
-        let upload = self.buffer(len, Placement::Upload, "upload")?;
-        let from = upload.sub_buffer(0, len)?;
-        from.map_write()?.copy_from_slice(bytes);
-        self.queue.enqueue_copy(&from, &buffer.sub_buffer(0, len)?)?.wait()
+        // While the device copies one half, the host fills the other.
+        let half = len.min(UPLOAD_BYTES / 2);
+        let halves = if len > half { 2 } else { 1 };
+        let upload = self.buffer(half * halves, Placement::Upload, "upload")?;
+        let mut copies = [None, None];
+        for (i, piece) in bytes.chunks(half as usize).enumerate() {
+            let which = i % 2;
+            if let Some(copied) = copies[which].take() {
+                Event::wait(&copied)?;
+            }
+            let (at, size) = (i as u64 * half, piece.len() as u64);
+            let from = upload.sub_buffer(which as u64 * half, size)?;
+            from.map_write()?.copy_from_slice(piece);
+            copies[which] = Some(self.queue.enqueue_copy(&from, &buffer.sub_buffer(at, size)?)?);
+        }
+        copies.iter().flatten().try_for_each(Event::wait)
     }
 
     /// Fills `buffer` with zeros.

@@ -13,6 +13,7 @@ use super::frames::Frames;
 use super::pieces::SubmissionLimit;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::memory::import::{DevicePolicy, Refusal};
+use crate::ops::Choices;
 use crate::plan::{PassLog, PlanOptions, PlanOutcome};
 use crate::session::error::Error;
 
@@ -28,6 +29,8 @@ pub(in crate::session) struct Options {
     pub(in crate::session) arena: Option<Arc<SharedArena>>,
     /// Places nodes, where placement is automatic.
     pub(in crate::session) placer: Option<Arc<dyn NodePlacer>>,
+    /// Chooses kernels by measurement, where that is asked for.
+    pub(in crate::session) chooser: Option<Arc<dyn KernelChooser>>,
     /// Limit of the duration of one submission.
     pub(in crate::session) limit: SubmissionLimit,
     /// Inputs and outputs that are frames.
@@ -52,6 +55,20 @@ pub(in crate::session) trait NodePlacer: Debug + Send + Sync {
         updates: &[(usize, usize)],
         copied: CopiedPerRun,
     ) -> Result<PlanOutcome<Compiled>, Error>;
+}
+
+/// Chooses kernels of a session's plans by measurement.
+pub(in crate::session) trait KernelChooser: Debug + Send + Sync {
+    /// What was chosen on each device of the table, after what `graph` needs and is not known was measured, as far as the
+    /// time allows.
+    fn choices(
+        &self,
+        core: &SessionCore,
+        graph: &Graph,
+        infos: &[TensorInfo],
+        values: &BTreeMap<usize, Tensor>,
+        updates: &[(usize, usize)],
+    ) -> Vec<Arc<Choices>>;
 }
 
 /// Whether each run copies values of inputs into the session's memory, and values of outputs out of it.

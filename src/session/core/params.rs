@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use super::device::{Device, part};
 use crate::backend::Placement;
@@ -28,9 +28,22 @@ use crate::sync::lock;
 #[derive(Debug, Default)]
 pub struct ParamStore {
     held: Mutex<WeakMap<Key, Param>>,
+    pub(in crate::session) known: Mutex<KnownConstants>,
+}
+
+/// What all stores of the process hold: a parameter is on a context once, whichever stores know it.
+#[derive(Debug, Default)]
+struct Process {
+    held: Mutex<WeakMap<Key, Param>>,
     /// Regions in which parameters are read, by context and address.
     regions: Mutex<WeakMap<(usize, usize), Buffer>>,
-    pub(in crate::session) known: Mutex<KnownConstants>,
+}
+
+impl Process {
+    fn get() -> &'static Process {
+        static PROCESS: OnceLock<Process> = OnceLock::new();
+        PROCESS.get_or_init(Process::default)
+    }
 }
 
 /// Constants of graphs that the store has unified.
@@ -122,12 +135,16 @@ impl ParamStore {
             layout: constant.packed.as_ref().map(|p| p.key),
             image: image.map(|(image, _)| image),
         };
-        let lock = || lock(&self.held);
-        let found = lock().get(&key);
+        let found = lock(&self.held).get(&key);
         if let Some(param) = found {
             return Ok(param);
         }
-        let place = if image.is_none() { self.in_place(device, constant)? } else { None };
+        let known = lock(&Process::get().held).get(&key);
+        if let Some(param) = known {
+            lock(&self.held).insert(key, &param);
+            return Ok(param);
+        }
+        let place = if image.is_none() { in_place(device, constant)? } else { None };
         let (import, buffer) = match (&place, image) {
             (Some(place), _) => (Some(Arc::clone(&place.import)), place.part.clone()),
             (None, None) => match move_to_device(device, constant)? {
@@ -136,12 +153,15 @@ impl ParamStore {
             },
             (None, Some((image, bytes))) => (None, upload_image(device, constant, &image, bytes)?),
         };
-        let mut held = lock();
+        let mut held = lock(&Process::get().held);
         if let Some(param) = held.get(&key) {
+            lock(&self.held).insert(key, &param);
             return Ok(param);
         }
         let param = Arc::new(Param { _tensor: constant.tensor.clone(), _region: import, buffer });
         held.insert(key, &param);
+        lock(&self.held).insert(key, &param);
+        drop(held);
         // The device reads this form; the host's copies are released.
         if let Some(place) = place {
             match &constant.packed {
@@ -154,49 +174,50 @@ impl ParamStore {
         }
         Ok(param)
     }
+}
 
-    /// Parameters in pages of their own are read in place, if the device can access that memory and, by measurement,
-    /// reads it no slower than its own; packed ones lie there in their layout.
-    fn in_place(&self, device: &Device, constant: &PlannedConstant) -> Result<Option<InPlace>, Error> {
-        if !device.reads_imports_in_place() {
-            return Ok(None);
-        }
-        let found = match &constant.packed {
-            None => constant.tensor.unkept()?.region(),
-            Some(packed) if packed.unpack.is_none() || !constant.tensor.is_weight() => None,
-            Some(packed) => match constant.tensor.packed(&packed.key) {
-                Some(region) => Some((region, 0)),
-                None => Some((pack_in_pages(constant, packed)?, 0)),
-            },
-        };
-        let Some((region, offset)) = found else { return Ok(None) };
-        let info = device.context.info();
-        let aligned =
-            (offset as u64).is_multiple_of(info.limits.argument_alignment.max(info.limits.texel_alignment));
-        // A texel view may round the end up.
-        let bytes = padded(constant.bytes());
-        if !aligned || offset as u64 + bytes > region.bytes() as u64 {
-            return Ok(None);
-        }
-        // Where the import is refused, the parameter is copied.
-        let Some(import) = self.import(device, &region).filter(|whole| whole.info().coherent) else {
-            return Ok(None);
-        };
-        let part = import.sub_buffer(offset as u64, bytes).ok();
-        Ok(part.map(|part| InPlace { region, import, part }))
+/// Parameters in pages of their own are read in place, if the device can access that memory and, by measurement,
+/// reads it no slower than its own; packed ones lie there in their layout.
+fn in_place(device: &Device, constant: &PlannedConstant) -> Result<Option<InPlace>, Error> {
+    if !device.reads_imports_in_place() {
+        return Ok(None);
     }
+    let found = match &constant.packed {
+        None => constant.tensor.unkept()?.region(),
+        Some(packed) if packed.unpack.is_none() || !constant.tensor.is_weight() => None,
+        Some(packed) => match constant.tensor.packed(&packed.key) {
+            Some(region) => Some((region, 0)),
+            None => Some((pack_in_pages(constant, packed)?, 0)),
+        },
+    };
+    let Some((region, offset)) = found else { return Ok(None) };
+    let info = device.context.info();
+    // A mapped region begins inside a page.
+    let at = region.window().offset + offset as u64;
+    let aligned = at.is_multiple_of(info.limits.argument_alignment.max(info.limits.texel_alignment));
+    // A texel view may round the end up.
+    let bytes = padded(constant.bytes());
+    if !aligned || offset as u64 + bytes > region.bytes() as u64 {
+        return Ok(None);
+    }
+    // Where the import is refused, the parameter is copied.
+    let Some(import) = import(device, &region).filter(|whole| whole.info().coherent) else {
+        return Ok(None);
+    };
+    let part = import.sub_buffer(offset as u64, bytes).ok();
+    Ok(part.map(|part| InPlace { region, import, part }))
+}
 
-    /// The import of a region on a device, made once.
-    fn import(&self, device: &Device, region: &Arc<HostRegion>) -> Option<Arc<Buffer>> {
-        let key = (device.context.id(), Arc::as_ptr(region).addr());
-        let mut regions = lock(&self.regions);
-        if let Some(whole) = regions.get(&key) {
-            return Some(whole);
-        }
-        let whole = Arc::new(device.context.import_constant(region).ok()?);
-        regions.insert(key, &whole);
-        Some(whole)
+/// The import of a region on a device, made once.
+fn import(device: &Device, region: &Arc<HostRegion>) -> Option<Arc<Buffer>> {
+    let key = (device.context.id(), Arc::as_ptr(region).addr());
+    let mut regions = lock(&Process::get().regions);
+    if let Some(whole) = regions.get(&key) {
+        return Some(whole);
     }
+    let whole = Arc::new(device.context.import_constant(region).ok()?);
+    regions.insert(key, &whole);
+    Some(whole)
 }
 
 /// A parameter kept in device memory alone.
@@ -208,6 +229,10 @@ impl WeightStore for InDevice {
             Ok(self.0.sub_buffer(0, to.len() as u64)?.map_read()?.copy_to(to)?)
         };
         copied(to).map_err(|error| HostError::Unreadable { cause: error.to_string() })
+    }
+
+    fn is_there(&self) -> bool {
+        self.read(&mut [0; 16]).is_ok()
     }
 }
 
@@ -311,12 +336,19 @@ fn upload(device: &Device, constant: &PlannedConstant) -> Result<Buffer, Error> 
 fn fill(device: &Device, constant: &PlannedConstant, buffer: &Buffer) -> Result<(), Error> {
     match &constant.packed {
         None => device.write(buffer, constant.tensor.unkept()?.bytes())?,
+        // Scattered writes are for memory that the host caches.
+        Some(packed) if buffer.host_address().is_some() && buffer.info().cached => {
+            let part = buffer.sub_buffer(0, packed.bytes as u64).map_err(device::Error::from)?;
+            pack(constant, packed, &mut part.map_write()?)?;
+        }
         Some(packed) => {
             let mut bytes = vec![0u8; packed.bytes];
             pack(constant, packed, &mut bytes)?;
             device.write(buffer, &bytes)?;
         }
     }
+    // What was read of a mapped file stays in the system's cache alone.
+    constant.tensor.release_mapped();
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The plans of a session: one for each distinct set of input types, shapes and deciding values.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +11,7 @@ use super::options::CopiedPerRun;
 use super::staged::LaterStages;
 use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
-use crate::plan::{self, Assignment, Compiler, Plan, PlanOutcome, Signature};
+use crate::plan::{self, Assignment, Compiler, Plan, PlanOptions, PlanOutcome, Signature};
 use crate::session::error::Error;
 use crate::sync::lock;
 
@@ -98,10 +99,28 @@ impl SessionCore {
         }
         let usable = self.sources.usable(&self.devices);
         let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
-        let (options, cache) = (&self.options.plan, self.sources.cache(&self.devices));
+        let options = &self.plan_options(graph, infos, known, updates);
+        let cache = self.sources.cache(&self.devices);
         let compiler =
             Compiler { graph, devices: &devices, options, assignment: Assignment::default(), cache, updates };
         compiler.compile(infos, known)?.try_map(|plan| self.ready(plan))
+    }
+
+    /// The options of a plan of `graph`, with the kernels that were measured to be faster.
+    pub(in crate::session) fn plan_options(
+        &self,
+        graph: &Graph,
+        infos: &[TensorInfo],
+        known: &BTreeMap<usize, Tensor>,
+        updates: &[(usize, usize)],
+    ) -> Cow<'_, PlanOptions> {
+        match &self.options.chooser {
+            None => Cow::Borrowed(&self.options.plan),
+            Some(chooser) => {
+                let choices = chooser.choices(self, graph, infos, known, updates);
+                Cow::Owned(PlanOptions { choices, ..self.options.plan.clone() })
+            }
+        }
     }
 
     /// A plan with its device objects; the session completes its report.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::params::ParamStore;
 use crate::graph::{Graph, Origin, Tensor, TensorIdentity, WeakTensor};
-use crate::loader::pack::pack;
+use crate::loader::pack::{Item, pack};
 use crate::session::error::Error;
 use crate::sync::lock;
 
@@ -118,8 +118,8 @@ fn repack(graph: &mut Graph, dropped: Vec<Tensor>) -> Result<Vec<(TensorIdentity
         let mut distinct = users;
         distinct.sort_by_key(Tensor::identity);
         distinct.dedup_by_key(|t| t.identity());
-        let infos: Vec<_> = distinct.iter().map(|t| t.info().clone()).collect();
-        let fresh = pack(&infos, None, |i, bytes| {
+        let items: Vec<_> = distinct.iter().map(|t| Item::filled(t.info().clone())).collect();
+        let fresh = pack(&items, None, |i, bytes, _| {
             if let Some(from) = distinct.get(i) {
                 bytes.copy_from_slice(from.bytes());
             }

@@ -182,7 +182,7 @@ fn alone(core: &SessionCore, device: &Device, graph: Graph) -> Result<Binding<'s
 /// Options of sessions for measurements.
 pub(super) fn measuring(plan: PlanOptions, of: &Options) -> Options {
     let bind = BindPolicy { strict: false, ..of.bind };
-    Options { plan, bind, arena: None, placer: None, ..of.clone() }
+    Options { plan, bind, arena: None, placer: None, chooser: None, ..of.clone() }
 }
 
 /// A plan bound to importable memory of zeros, like a caller's, and to the session's own memory for the inputs and

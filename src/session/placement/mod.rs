@@ -7,6 +7,7 @@ mod measure;
 mod race;
 
 use crate::sync::lock;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -19,8 +20,8 @@ use crate::backend::DeviceInfo;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::plan::place::{Problem, Roofline};
 use crate::plan::{
-    Assignment, CandidateReport, Compiler, NodeEstimate, PlacementReport, Plan, PlanError, PlanOutcome,
-    UnplacedPlan,
+    Assignment, CandidateReport, Compiler, NodeEstimate, PlacementReport, Plan, PlanError, PlanOptions,
+    PlanOutcome, UnplacedPlan,
 };
 use crate::session::core::SessionCore;
 use crate::session::core::compiled::Compiled;
@@ -130,7 +131,9 @@ impl NodePlacer for Placer {
     ) -> Result<PlanOutcome<Compiled>, Error> {
         let began = Instant::now();
         let devices: Vec<String> = core.devices.iter().map(|d| key::device(d.context.info())).collect();
-        let work = PlacementTask { placer: self, core, graph, infos, values, updates, devices, copied };
+        let options = core.plan_options(graph, infos, values, updates);
+        let work =
+            PlacementTask { placer: self, core, options, graph, infos, values, updates, devices, copied };
         work.draft()?.try_map(|draft| self.place(&work, draft, began))
     }
 }
@@ -147,6 +150,7 @@ struct NodeTimes {
 struct PlacementTask<'a> {
     placer: &'a Placer,
     core: &'a SessionCore,
+    options: Cow<'a, PlanOptions>,
     graph: &'a Graph,
     infos: &'a [TensorInfo],
     values: &'a BTreeMap<usize, Tensor>,
@@ -160,7 +164,7 @@ impl PlacementTask<'_> {
     fn with_compiler<R>(&self, assignment: &Assignment, f: impl FnOnce(&Compiler<'_>) -> R) -> R {
         let usable = self.core.sources.usable(&self.core.devices);
         let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
-        let (options, cache) = (&self.core.options.plan, self.core.sources.cache(&self.core.devices));
+        let (options, cache) = (&*self.options, self.core.sources.cache(&self.core.devices));
         let (graph, assignment) = (self.graph, assignment.clone());
         f(&Compiler { graph, devices: &devices, options, assignment, cache, updates: self.updates })
     }

@@ -1,6 +1,7 @@
 //! Sessions as a caller uses them.
 
 mod cancel;
+mod pages;
 mod recover;
 mod removal;
 mod stages;

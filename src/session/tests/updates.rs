@@ -57,7 +57,7 @@ fn decoder(dtype: DType) -> Graph {
     g.build().unwrap()
 }
 
-fn session(device: &str, graph: Graph) -> Session {
+pub(super) fn session(device: &str, graph: Graph) -> Session {
     let mut registry = Registry::with_defaults();
     let configs =
         vec![SimConfig::noncoherent(), SimConfig::discrete(), SimConfig::discrete().without_imports()];
@@ -66,7 +66,7 @@ fn session(device: &str, graph: Graph) -> Session {
     Session::builder().graph(graph).context(context).copy_threshold(0).build().unwrap()
 }
 
-const DEVICES: [&str; 6] = ["cpu", "sim:0", "sim:1", "sim:2", "vulkan", "opencl"];
+pub(super) const DEVICES: [&str; 6] = ["cpu", "sim:0", "sim:1", "sim:2", "vulkan", "opencl"];
 
 /// What is done in turn: first row, tokens.
 const STEPS: [(usize, usize); 5] = [(0, 5), (5, 1), (6, 1), (7, 3), (10, 1)];

@@ -18,6 +18,7 @@ use crate::precision::PrecisionArgs;
 use crate::report::{self, ReportArgs, Way};
 use crate::stop::StopArgs;
 use crate::table::{self, Table};
+use crate::tune::TuningArgs;
 use crate::verify::case::{inputs_of, model_of, outputs_of};
 use crate::verify::compare::{Tolerance, compare};
 use onepool::Tensor;
@@ -53,6 +54,8 @@ pub(crate) struct Args {
     copy_threshold: Option<u64>,
     #[command(flatten)]
     precision: PrecisionArgs,
+    #[command(flatten)]
+    tuning: TuningArgs,
     /// Keep chains of pointwise operators apart, to see what fusing them saves.
     #[arg(long)]
     no_chains: bool,
@@ -143,7 +146,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     if let Some(bytes) = args.copy_threshold {
         builder = builder.copy_threshold(bytes);
     }
-    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(args.stop.apply(builder));
+    let builder = args.tuning.apply(args.stop.apply(builder), desc.cache_dir.clone());
+    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
     let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
     let data = args.dir.join("test_data_set_0");
     let mut ways = Ways::new(&session, inputs_of(&session.inputs(), &data)?)?;

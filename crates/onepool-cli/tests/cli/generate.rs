@@ -47,6 +47,35 @@ fn several_prompts_share_their_plans_and_seeds_repeat() {
 }
 
 #[test]
+fn prompts_of_a_file_come_and_go() {
+    let dir = folder();
+    let file = dir.path().join("prompts.txt");
+    std::fs::write(&file, "Hello\n\nWorld\nHello there\nHello\n").unwrap();
+    let file = file.to_str().unwrap();
+    for (model, pages) in [(MODEL, &[][..]), ("models/tiny_llm/paged", &["--pages", "4"][..])] {
+        let run = |args: &[&str]| -> serde_json::Value {
+            let given =
+                ["generate", model, "-d", "cpu", "--json", "--prompts", file, "-n", "9", "--ignore-end"];
+            serde_json::from_str(&ends(root(), 0, &[&given, args].concat())).unwrap()
+        };
+        let made = run(&[&["--batch", "2"], pages].concat());
+        let texts = made["texts"].as_array().unwrap();
+        let prompts: Vec<_> = texts.iter().map(|text| text["prompt"].as_str().unwrap()).collect();
+        assert_eq!(prompts, ["Hello", "World", "Hello there", "Hello"]);
+        assert!(texts.iter().all(|text| text["tokens"].as_array().unwrap().len() == 9), "{made}");
+        let alone = run(&["--batch", "1"]);
+        for (one, other) in texts.iter().zip(alone["texts"].as_array().unwrap()) {
+            assert_eq!(one["tokens"], other["tokens"]);
+        }
+        assert_eq!(made["batch"]["most_texts"], 2);
+        assert_eq!(made["batch"]["pages"]["pages"].as_u64(), pages.get(1).map(|n| n.parse().unwrap()));
+    }
+    let d = root();
+    fails(d, 1, &["generate", MODEL, "--prompts", "none.txt"], &["none.txt"]);
+    fails(d, 3, &["generate", MODEL, "-d", "cpu", "-p", "x", "--pages", "4"], &["not in pages"]);
+}
+
+#[test]
 fn grammars_guesses_and_caches_are_options() {
     let dir = folder();
     let file = |name: &str, text: &str| {

@@ -11,6 +11,8 @@ mod generate;
 mod onnx;
 mod packaging;
 mod report;
+#[cfg(feature = "vulkan")]
+mod tuning;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -42,6 +42,9 @@ struct Pages {
     fork_safe: bool,
     // Closed after the pages are unmapped.
     file: Option<MemoryFile>,
+    // Whether they are pages of another file's, of which writes make copies, and whether there were any.
+    mapped: bool,
+    written: bool,
 }
 
 // SAFETY: the pages belong to the value alone; `start` points into `mapping`, which is itself Send.
@@ -57,7 +60,15 @@ impl Pages {
         if bytes == 0 {
             // An address to show, never to reach: page-aligned, so that alignment checks hold for it too.
             let start = NonNull::new(std::ptr::without_provenance_mut(page)).unwrap_or(NonNull::dangling());
-            return Ok(Pages { mapping: None, start, bytes, fork_safe: true, file: None });
+            return Ok(Pages {
+                mapping: None,
+                start,
+                bytes,
+                fork_safe: true,
+                file: None,
+                mapped: false,
+                written: false,
+            });
         }
         let huge = os::huge_page_size();
         let mapped = bytes
@@ -100,7 +111,7 @@ impl Pages {
             }
         };
         let start = mapping.as_ptr();
-        Pages { mapping: Some(mapping), start, bytes, fork_safe, file }
+        Pages { mapping: Some(mapping), start, bytes, fork_safe, file, mapped: false, written: false }
     }
 
     fn mapped_bytes(&self) -> usize {
@@ -108,7 +119,9 @@ impl Pages {
     }
 
     fn window(&self) -> PageWindow {
-        PageWindow { addr: self.start.addr().get() as u64, bytes: self.mapped_bytes() as u64, offset: 0 }
+        let start = self.start.addr().get() as u64;
+        let addr = self.mapping.as_ref().map_or(start, |mapping| mapping.as_ptr().addr().get() as u64);
+        PageWindow { addr, bytes: self.mapped_bytes() as u64, offset: start - addr }
     }
 
     /// Start and length of a range that lies inside, for a slice.
@@ -122,6 +135,24 @@ impl Pages {
         // end of) one allocation.
         let start = unsafe { self.start.add(range.start as usize) };
         Ok((start, range.bytes() as usize))
+    }
+}
+
+/// The promise that files stay as they are: no one writes to them, shortens them or takes them away.
+///
+/// A page of a file that another process writes changes under a reader, and one that is cut off ends the process with a
+/// signal (`SIGBUS`). Files that are read into memory need no such promise.
+#[derive(Clone, Copy, Debug)]
+pub struct Unchanging(());
+
+impl Unchanging {
+    /// Gives the promise.
+    ///
+    /// # Safety
+    /// As long as a region, tensor or session made with it lives, no one changes or shortens the files, in this process or
+    /// another. To replace a file by another one of its name (a rename) is no change of it.
+    pub unsafe fn promise() -> Unchanging {
+        Unchanging(())
     }
 }
 
@@ -181,6 +212,52 @@ impl HostRegion {
     /// As there.
     pub fn in_memory_file_by(bytes: usize, system: &Arc<dyn DmaBufSystem>) -> Result<HostRegion, HostError> {
         Ok(HostRegion { pages: Pages::in_file(bytes, system)? })
+    }
+
+    /// `bytes` bytes of a file from `offset` on, in the pages that the system caches of it: processes that map one file
+    /// share them. What is written to the region is a copy of the process's own.
+    ///
+    /// # Errors
+    /// The range leaves the file, or the system does not map it: on Windows, and where there is no Linux.
+    pub fn map_file(
+        file: &File,
+        offset: u64,
+        bytes: u64,
+        _unchanging: Unchanging,
+    ) -> Result<HostRegion, HostError> {
+        let io = |source| HostError::Io { path: None, source };
+        let file_bytes = file.metadata().map_err(io)?.len();
+        let len = usize::try_from(bytes).map_err(|_| HostError::TooLarge { bytes })?;
+        let page = os::page_size();
+        let end = offset.checked_add(bytes).filter(|end| *end <= file_bytes.next_multiple_of(page as u64));
+        if end.is_none() || bytes == 0 || offset >= file_bytes {
+            return Err(HostError::OutsideFile { offset, bytes, file_bytes });
+        }
+        let inside = (offset % page as u64) as usize;
+        let mapped = (len.checked_add(inside).and_then(|mapped| mapped.checked_next_multiple_of(page)))
+            .ok_or(HostError::TooLarge { bytes })?;
+        let mapping = Mapping::of_file(file, offset - inside as u64, mapped)
+            .map_err(|source| HostError::OutOfMemory { bytes, source })?;
+        let pages = Pages::of(mapping, len, None);
+        // SAFETY: `inside` is less than a page, of which the mapping has one at least.
+        let start = unsafe { pages.start.add(inside) };
+        Ok(HostRegion { pages: Pages { start, mapped: true, ..pages } })
+    }
+
+    /// Whether its pages are those of a file ([`HostRegion::map_file`]).
+    pub fn is_mapped(&self) -> bool {
+        self.pages.mapped
+    }
+
+    /// Lets go of pages of a file until they are read again; the system's cache may keep them. Nothing happens where the
+    /// region was lent for writing, or is not mapped.
+    pub fn release_mapped(&self) {
+        if let Some(mapping) =
+            self.pages.mapping.as_ref().filter(|_| self.pages.mapped && !self.pages.written)
+            && let Err(error) = mapping.advise(Advice::NotNow)
+        {
+            tracing::debug!(%error, "pages of a file stay");
+        }
     }
 
     /// The file that it lies in, if it does.
@@ -248,7 +325,8 @@ impl HostRegion {
         let (page, bytes) = (os::page_size(), self.pages.bytes);
         let starts = std::iter::once(0).chain(ends.iter().copied());
         if let Some((_, &at)) = starts.zip(ends).find(|&(start, &end)| {
-            end <= start || end >= bytes || !end.is_multiple_of(page) || self.pages.file.is_some()
+            let own = self.pages.file.is_none() && !self.pages.mapped;
+            end <= start || end >= bytes || !end.is_multiple_of(page) || !own
         }) {
             return Err(HostError::Cut { at, bytes });
         }
@@ -265,21 +343,30 @@ impl HostRegion {
 
     /// The first `at` bytes and the rest.
     fn cut(self, at: usize) -> Result<(HostRegion, HostRegion), HostError> {
-        let Pages { mapping, start, bytes, fork_safe, file } = self.pages;
+        let Pages { mapping, start, bytes, fork_safe, file, mapped, written } = self.pages;
         let whole = mapping.ok_or(HostError::Cut { at, bytes })?;
         match whole.split(at) {
             Ok(parts) => {
                 let [first, second] = [(parts.0, at), (parts.1, bytes - at)].map(|(mapping, bytes)| {
                     let start = mapping.as_ptr();
                     HostRegion {
-                        pages: Pages { mapping: Some(mapping), start, bytes, fork_safe, file: None },
+                        pages: Pages {
+                            mapping: Some(mapping),
+                            start,
+                            bytes,
+                            fork_safe,
+                            file: None,
+                            mapped,
+                            written,
+                        },
                     }
                 });
                 Ok((first, second))
             }
             Err(whole) => {
-                let whole =
-                    HostRegion { pages: Pages { mapping: Some(whole), start, bytes, fork_safe, file } };
+                let whole = HostRegion {
+                    pages: Pages { mapping: Some(whole), start, bytes, fork_safe, file, mapped, written },
+                };
                 let (first, second) = whole.as_slice().split_at(at);
                 Ok((HostRegion::from_bytes(first)?, HostRegion::from_bytes(second)?))
             }
@@ -291,15 +378,23 @@ impl HostRegion {
     /// # Errors
     /// The region as it was: the system cannot do that, or `bytes` is not as said.
     pub fn without_front(self, bytes: usize) -> Result<HostRegion, HostRegion> {
-        let Pages { mapping, start, bytes: all, fork_safe, file } = self.pages;
-        let as_it_was =
-            |mapping, file| HostRegion { pages: Pages { mapping, start, bytes: all, fork_safe, file } };
+        let Pages { mapping, start, bytes: all, fork_safe, file, mapped, written } = self.pages;
+        let as_it_was = |mapping, file| HostRegion {
+            pages: Pages { mapping, start, bytes: all, fork_safe, file, mapped, written },
+        };
         match mapping {
-            Some(mapping) if file.is_none() && bytes < all => match mapping.split(bytes) {
+            Some(mapping) if file.is_none() && !mapped && bytes < all => match mapping.split(bytes) {
                 Ok((_, rest)) => {
                     let start = rest.as_ptr();
-                    let pages =
-                        Pages { mapping: Some(rest), start, bytes: all - bytes, fork_safe, file: None };
+                    let pages = Pages {
+                        mapping: Some(rest),
+                        start,
+                        bytes: all - bytes,
+                        fork_safe,
+                        file: None,
+                        mapped,
+                        written,
+                    };
                     Ok(HostRegion { pages })
                 }
                 Err(whole) => Err(as_it_was(Some(whole), None)),
@@ -337,6 +432,7 @@ impl HostRegion {
 
     /// The bytes, to change them.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.pages.written = true;
         // SAFETY: as in `as_slice`; `&mut self` makes this the only reference.
         unsafe { slice::from_raw_parts_mut(self.pages.start.as_ptr(), self.pages.bytes) }
     }
@@ -390,7 +486,11 @@ impl SharedRegion {
     /// What the process's map says of the pages, where it has one: the runtime made them.
     pub fn map_entry(&self) -> MapEntry {
         let in_file = self.pages.file.is_some();
-        let backing = if in_file { Backing::Memfd } else { Backing::Anonymous };
+        let backing = match () {
+            () if in_file => Backing::Memfd,
+            () if self.pages.mapped => Backing::File { path: String::new(), deleted: false },
+            () => Backing::Anonymous,
+        };
         let range = self.window().range();
         MapEntry { range, readable: true, writable: true, shared: in_file, backing }
     }

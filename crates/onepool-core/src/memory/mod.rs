@@ -6,6 +6,7 @@
 //!   and why.
 //! * [`host`]: owned, page-aligned memory that a device may import.
 //! * [`dma_buf`], [`memory_file`]: memory files as dma-bufs, where a driver takes no pointer to their pages.
+//! * [`identity`]: which file it is, and which state of it.
 //! * [`image`]: pure; images that lie in buffers, by the numbers a driver gives.
 //! * [`lease`]: pure; keeps host slices and device accesses of one region apart.
 //! * [`model`]: pure; what a device's memory is, the one place that decisions ask.
@@ -22,6 +23,7 @@ pub mod dma_buf;
 mod fill;
 pub mod host;
 mod host_error;
+pub mod identity;
 pub mod image;
 pub mod import;
 pub mod lease;

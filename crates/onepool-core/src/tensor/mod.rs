@@ -1,17 +1,19 @@
 //! Constant tensors on the host.
 
 mod packed;
+mod shared;
 mod weight;
 mod widened;
 
 pub use packed::PackedForm;
-pub use packed::{PackKey, PackLines, PackLinesFn, UnpackFn};
+pub use packed::{PackInPlaceFn, PackKey, PackLines, PackLinesFn, UnpackFn};
+pub use shared::TensorSource;
 pub use weight::WeightStore;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use self::weight::{MovedLayout, Weight};
+use self::weight::{MovedLayout, Way, Weight};
 use self::widened::Widened;
 use crate::dtype::{DType, Element};
 use crate::memory::host::{HostError, HostRegion};
@@ -323,6 +325,10 @@ impl Tensor {
         bytes: usize,
     ) -> Result<Option<Arc<HostRegion>>, HostError> {
         match (&self.data, packed.lines, packed.unpack) {
+            (Data::Weight(weight), None, Some(unpack)) => match packed.in_place {
+                Some(pack) => weight.pack_in_place(packed.key, bytes, &**pack, unpack),
+                None => Ok(None),
+            },
             (Data::Weight(weight), Some(lines), Some(unpack)) => {
                 weight.move_packed(packed.key, bytes, lines, unpack)
             }
@@ -345,11 +351,30 @@ impl Tensor {
         let layout = match packed {
             None => None,
             Some(PackedForm { lines: Some(lines), unpack: Some(unpack), bytes, .. }) => {
-                Some(MovedLayout { bytes: *bytes, lines, unpack })
+                Some(MovedLayout { bytes: *bytes, way: Way::Lines(lines), unpack })
+            }
+            Some(PackedForm { in_place: Some(pack), unpack: Some(unpack), bytes, .. }) => {
+                Some(MovedLayout { bytes: *bytes, way: Way::InPlace(&***pack), unpack })
             }
             Some(_) => return Ok(false),
         };
         weight.move_to(layout, store, write)
+    }
+
+    /// Lets go of pages of a mapped file until they are read again.
+    pub fn release_mapped(&self) {
+        if let Data::Region { region, .. } = &self.data {
+            region.release_mapped();
+        }
+    }
+
+    /// Whether the bytes can be had: those that a device's memory alone has go with the device.
+    pub fn is_there(&self) -> bool {
+        match &self.data {
+            Data::Weight(weight) => weight.is_there(),
+            Data::Widened(widened) => widened.half().is_there(),
+            Data::Owned(_) | Data::Region { .. } => true,
+        }
     }
 
     /// Brings a large constant back to the host, where a device's memory alone has it.

@@ -26,6 +26,9 @@ pub struct PackLines {
     pub pack: Arc<PackLinesFn>,
 }
 
+/// Makes the layout of a constant's bytes where they lie: it has each of them once, and nothing else.
+pub type PackInPlaceFn = dyn Fn(&mut [u8]) + Send + Sync;
+
 /// Writes all bytes of a constant from its packed layout.
 pub type UnpackFn = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
 
@@ -38,6 +41,8 @@ pub struct PackedForm<'a> {
     pub bytes: usize,
     /// How it is packed line by line, where it can be.
     pub lines: Option<&'a PackLines>,
+    /// How it is packed without other memory, where it can be.
+    pub in_place: Option<&'a Arc<PackInPlaceFn>>,
     /// What undoes it, where it has every element of the constant.
     pub unpack: Option<&'a Arc<UnpackFn>>,
 }

@@ -6,11 +6,12 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use crc32fast::Hasher;
 
-use super::packed::{PackKey, PackLines, UnpackFn};
+use super::packed::{PackInPlaceFn, PackKey, PackLines, UnpackFn};
 use crate::memory::host::{HostError, HostRegion};
 use crate::sync::lock;
 
@@ -25,6 +26,8 @@ pub(crate) struct Weight {
     /// Bytes that were lent as a slice stay for as long as the constant.
     lent: OnceLock<Arc<HostRegion>>,
     forms: Mutex<Forms>,
+    /// What a device held was found to be gone.
+    lost: AtomicBool,
 }
 
 struct Forms {
@@ -50,14 +53,25 @@ pub trait WeightStore: Send + Sync {
     /// # Errors
     /// [`HostError::Unreadable`].
     fn read(&self, to: &mut [u8]) -> Result<(), HostError>;
+
+    /// Whether the device is still there; what its memory holds, a checksum tells.
+    fn is_there(&self) -> bool;
 }
 
-/// The layout that bytes are moved to: where they are moved lines at a time, how, and what turns it back.
+/// How a layout is made of bytes that are given back meanwhile.
+pub(crate) enum Way<'a> {
+    /// Lines at a time.
+    Lines(&'a PackLines),
+    /// Where the bytes lie.
+    InPlace(&'a PackInPlaceFn),
+}
+
+/// The layout that bytes are moved to: how, and what turns it back.
 pub(crate) struct MovedLayout<'a> {
     /// Its size in bytes.
     pub bytes: usize,
-    /// How lines of it are made.
-    pub lines: &'a PackLines,
+    /// How it is made.
+    pub way: Way<'a>,
     /// What turns it into all bytes.
     pub unpack: &'a Arc<UnpackFn>,
 }
@@ -68,7 +82,7 @@ impl Weight {
         let region = Arc::new(region);
         let plain = Arc::downgrade(&region);
         let forms = Forms { kept: Kept::Plain(region), plain, packed: Vec::new() };
-        Weight { bytes, lent: OnceLock::new(), forms: Mutex::new(forms) }
+        Weight { bytes, lent: OnceLock::new(), forms: Mutex::new(forms), lost: AtomicBool::new(false) }
     }
 
     /// The bytes, which stay from now on.
@@ -87,7 +101,20 @@ impl Weight {
     /// # Errors
     /// There is no memory to make them again.
     pub(super) fn plain(&self) -> Result<Arc<HostRegion>, HostError> {
-        self.lock().plain(self.bytes)
+        let plain = self.lock().plain(self.bytes);
+        if matches!(plain, Err(HostError::Unreadable { .. })) {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        plain
+    }
+
+    /// Whether the bytes can be had, as far as is known without reading them.
+    pub(super) fn is_there(&self) -> bool {
+        let stored = match &self.lock().kept {
+            Kept::Stored(store, ..) => Some(Arc::clone(store)),
+            Kept::Plain(_) | Kept::Packed(..) => None,
+        };
+        !self.lost.load(Ordering::Relaxed) && stored.is_none_or(|store| store.is_there())
     }
 
     /// What is kept in the host's own pages, in whatever form.
@@ -151,6 +178,34 @@ impl Weight {
         Ok(Some(to))
     }
 
+    /// Makes the layout `key` where the bytes lie, in a region of at least `packed` bytes. Nothing where the bytes are held,
+    /// or the region is smaller.
+    ///
+    /// # Errors
+    /// There is no memory at all.
+    pub(super) fn pack_in_place(
+        &self,
+        key: PackKey,
+        packed: usize,
+        pack: &PackInPlaceFn,
+        unpack: &Arc<UnpackFn>,
+    ) -> Result<Option<Arc<HostRegion>>, HostError> {
+        let mut forms = self.lock();
+        let Some(mut own) = forms.take()? else { return Ok(None) };
+        if own.bytes() < packed {
+            forms.kept = Kept::Plain(Arc::new(own));
+            return Ok(None);
+        }
+        pack(own.as_mut_slice().get_mut(..self.bytes).unwrap_or_default());
+        let to = Arc::new(own);
+        forms.kept = Kept::Packed(Arc::clone(&to), Arc::clone(unpack));
+        // No one holds the bytes as they were.
+        forms.plain = Weak::new();
+        forms.packed.retain(|(other, held)| *other != key && held.strong_count() > 0);
+        forms.packed.push((key, Arc::downgrade(&to)));
+        Ok(Some(to))
+    }
+
     /// Moves the bytes to memory that `store` reads from then on and that `write` lends for writing, as they are or in a
     /// layout: what has moved is given back meanwhile. `false`, and nothing done, where the bytes are held.
     ///
@@ -162,7 +217,10 @@ impl Weight {
         store: Arc<dyn WeightStore>,
         write: impl FnOnce(&mut dyn FnMut(&mut [u8])) -> Result<(), E>,
     ) -> Result<bool, E> {
-        let line = layout.as_ref().map_or(1, |layout| layout.lines.bytes);
+        let line = match &layout {
+            Some(MovedLayout { way: Way::Lines(lines), .. }) => lines.bytes,
+            _ => 1,
+        };
         if line == 0 || !self.bytes.is_multiple_of(line) {
             return Ok(false);
         }
@@ -173,12 +231,24 @@ impl Weight {
         };
         let mut sum = Hasher::new();
         let written = write(&mut |to| {
-            let Some(own) = own.take() else { return };
+            let Some(mut own) = own.take() else { return };
+            let in_place = match &layout {
+                Some(MovedLayout { way: Way::InPlace(pack), .. }) => Some(pack),
+                _ => None,
+            };
+            // The checksum is of the bytes as they are.
+            if let Some(pack) = in_place {
+                let bytes = own.as_mut_slice().get_mut(..self.bytes).unwrap_or_default();
+                sum.update(bytes);
+                pack(bytes);
+            }
             drain(own, self.bytes, line, |range, from| {
-                sum.update(from);
+                if in_place.is_none() {
+                    sum.update(from);
+                }
                 match &layout {
-                    Some(layout) => (layout.lines.pack)(range, from, to),
-                    None => to.get_mut(range).into_iter().for_each(|to| to.copy_from_slice(from)),
+                    Some(MovedLayout { way: Way::Lines(lines), .. }) => (lines.pack)(range, from, to),
+                    _ => to.get_mut(range).into_iter().for_each(|to| to.copy_from_slice(from)),
                 }
             });
         });
@@ -385,6 +455,28 @@ mod tests {
     }
 
     #[test]
+    fn a_layout_that_has_the_same_bytes_is_made_where_they_lie() {
+        let turn: &PackInPlaceFn = &|bytes| bytes.reverse();
+        let in_place = |weight: &Weight| weight.pack_in_place(KEY, 4, turn, &unpack()).unwrap();
+        let weight = weight();
+        let held = weight.plain().unwrap();
+        assert!(in_place(&weight).is_none() && held.as_slice()[..4] == BYTES);
+        drop(held);
+        let at = weight.kept().unwrap().as_ptr();
+        let packed = in_place(&weight).unwrap();
+        assert_eq!((packed.as_ptr(), &packed.as_slice()[..4]), (at, &[4, 3, 2, 1][..]));
+        assert!(Arc::ptr_eq(&weight.packed(&KEY).unwrap(), &packed) && in_place(&weight).is_none());
+        assert_eq!(weight.plain().unwrap().as_slice()[..4], BYTES);
+        assert_eq!(weight.bytes(), BYTES);
+        // To a device, whose layout is undone by the bytes' own checksum.
+        let moved = self::weight();
+        let layout = MovedLayout { bytes: 4, way: Way::InPlace(turn), unpack: &unpack() };
+        let (done, store) = move_to(&moved, Some(layout), 4);
+        assert!(done && *store.0.lock().unwrap() == [4, 3, 2, 1]);
+        assert_eq!(moved.plain().unwrap().as_slice()[..4], BYTES);
+    }
+
+    #[test]
     fn readers_of_either_form_keep_theirs() {
         let weight = weight();
         let plain = weight.plain().unwrap();
@@ -412,6 +504,10 @@ mod tests {
             let from = held.get(..to.len()).ok_or(HostError::Unreadable { cause: "gone".to_owned() })?;
             to.copy_from_slice(from);
             Ok(())
+        }
+
+        fn is_there(&self) -> bool {
+            !self.0.lock().unwrap().is_empty()
         }
     }
 
@@ -442,13 +538,16 @@ mod tests {
         let lines = PackLines { bytes: 1, pack: Arc::new(pack) };
         let unpack: Arc<UnpackFn> =
             Arc::new(|packed, plain| plain.iter_mut().zip(packed).for_each(|(to, from)| *to = !from));
-        let layout = MovedLayout { bytes: bytes.len(), lines: &lines, unpack: &unpack };
+        let layout = MovedLayout { bytes: bytes.len(), way: Way::Lines(&lines), unpack: &unpack };
         let (moved, store) = move_to(&packed, Some(layout), bytes.len());
         assert!(moved && store.0.lock().unwrap().iter().zip(&bytes).all(|(held, byte)| *held == !byte));
         assert_eq!(packed.plain().unwrap().as_slice()[..bytes.len()], bytes);
         // Lost with the device.
         store.0.lock().unwrap().clear();
-        assert!(matches!(packed.plain(), Err(HostError::Unreadable { .. })));
+        assert!(packed.is_there() != packed.plain().is_err());
+        store.0.lock().unwrap().resize(bytes.len(), 0);
+        // Another device's memory in its place is no better.
+        assert!(packed.plain().is_err() && !packed.is_there());
     }
 
     #[test]

@@ -10,8 +10,102 @@ pub struct ForeignBuffer {
     /// The usage that it was made with: `VkBufferUsageFlags`. Kernels need `STORAGE_BUFFER`; reading and writing it by copy,
     /// and graphs that copy an input to an output, need `TRANSFER_SRC` and `TRANSFER_DST`.
     pub usage: u32,
-    /// The queue family that owns it during runs; `None` where families use it concurrently, or there is one family.
+    /// The queue family that owns it between runs; `None` where families use it concurrently, or there is one family. A run
+    /// takes it over from another family and gives it back.
     pub owner: Option<u32>,
+}
+
+/// An image that the application made, on the device that the context was opened on: two-dimensional, of one level, one
+/// layer and one sample. Numbers are Vulkan's.
+///
+/// It becomes a buffer whose rows lie one after the other without padding. At the beginning of a run the device copies the
+/// image to the buffer, and at the end the buffer to the image, as far as the access asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignImage {
+    /// Its handle: a `VkImage`.
+    pub handle: u64,
+    /// The format that it was made with: a `VkFormat`. Bytes are taken as they are: those of `B8G8R8A8` begin with blue,
+    /// and those of `SRGB` are not made linear.
+    pub format: i32,
+    /// Pixels of a row.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+    /// The usage that it was made with: `VkImageUsageFlags`, with `TRANSFER_SRC` to be read and `TRANSFER_DST` to be written.
+    pub usage: u32,
+    /// The `VkImageLayout` that it is in when a run begins. `UNDEFINED` for an image that is only written.
+    pub layout: i32,
+    /// The `VkImageLayout` that a run leaves it in.
+    pub leave: i32,
+    /// As [`ForeignBuffer::owner`].
+    pub owner: Option<u32>,
+}
+
+/// An image in a dma-buf, as the driver that made it laid it out: two-dimensional, of one level, one layer and one sample. It
+/// is that driver's between runs, as with owner `VK_QUEUE_FAMILY_FOREIGN_EXT`. Else as [`ForeignImage`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignDmaBufImage {
+    /// The file descriptor, which is the driver's once it was taken.
+    pub fd: u64,
+    /// The size of the dma-buf in bytes.
+    pub allocation_bytes: u64,
+    /// A `VkFormat`.
+    pub format: i32,
+    /// Pixels of a row.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+    /// The DRM format modifier; 0 is linear.
+    pub modifier: u64,
+    /// The memory planes; those from `plane_count` on do not count.
+    pub planes: [DmaBufPlane; 4],
+    /// How many memory planes the modifier has.
+    pub plane_count: usize,
+}
+
+/// Where a memory plane of an image lies, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DmaBufPlane {
+    /// Where it begins.
+    pub offset: u64,
+    /// From one row to the next.
+    pub row_pitch: u64,
+}
+
+/// What a run does about memory of the application's before its first command and after its last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// Bytes that the device copies out of an image and into it.
+    pub copied: u64,
+    /// Whether the layout or the owner is another after a run, so that one run is one recording.
+    pub once: bool,
+}
+
+/// Stages with accesses: `VkPipelineStageFlags` and `VkAccessFlags`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageScope {
+    /// The stages.
+    pub stages: u32,
+    /// What they do.
+    pub access: u32,
+}
+
+/// A command buffer of the application's that commands are recorded into ([`QueueBackend::record_into`](super::QueueBackend::record_into)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignCommands {
+    /// Its handle: a `VkCommandBuffer` that is being recorded.
+    pub handle: u64,
+    /// What the application did before that the commands must see; `None` for all that it may have done.
+    pub before: Option<StageScope>,
+    /// What it does after that must see the commands; `None` for all that it may do.
+    pub after: Option<StageScope>,
+}
+
+impl ForeignCommands {
+    /// A command buffer in which anything may come before and after.
+    pub fn new(handle: u64) -> ForeignCommands {
+        ForeignCommands { handle, before: None, after: None }
+    }
 }
 
 /// A semaphore that the application made, as the API below names it.
@@ -51,6 +145,9 @@ pub struct ForeignMemory {
     pub offset: u64,
     /// The size of the buffer in bytes.
     pub bytes: u64,
+    /// As [`ForeignBuffer::owner`]: `VK_QUEUE_FAMILY_EXTERNAL` and `VK_QUEUE_FAMILY_FOREIGN_EXT` are for memory that
+    /// other devices, processes or drivers use between runs.
+    pub owner: Option<u32>,
 }
 
 /// Something of the application's that becomes a buffer.
@@ -60,6 +157,24 @@ pub enum Foreign {
     Buffer(ForeignBuffer),
     /// Memory.
     Memory(ForeignMemory),
+    /// An image, read or written by runs, or both.
+    Image {
+        /// The image.
+        image: ForeignImage,
+        /// Whether runs read it. One that is not read is written whole.
+        reads: bool,
+        /// Whether runs write it.
+        writes: bool,
+    },
+    /// An image in a dma-buf.
+    DmaBufImage {
+        /// The image.
+        image: ForeignDmaBufImage,
+        /// Whether runs read it.
+        reads: bool,
+        /// Whether runs write it.
+        writes: bool,
+    },
 }
 
 /// What a file descriptor of memory is.

@@ -27,7 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::foreign::{
-    ExportedMemory, Foreign, ForeignBuffer, ForeignMemory, MemoryFd, SemaphorePoint, Semaphores,
+    DmaBufPlane, ExportedMemory, Foreign, ForeignBuffer, ForeignCommands, ForeignDmaBufImage, ForeignImage,
+    ForeignMemory, MemoryFd, SemaphorePoint, Semaphores, StageScope, Visit,
 };
 pub use self::statistics::{Executable, Statistic, StatisticValue};
 use crate::kernel::KernelSource;
@@ -216,6 +217,9 @@ pub struct DeviceInfo {
     pub subgroup_range: [u32; 2],
     /// Nanoseconds of one timestamp tick; 0 without timestamps.
     pub timestamp_ns: f64,
+    /// Compute units, multiprocessors or cores: what runs work-groups apart from one another. `None` where the driver does
+    /// not tell, and where kernels are native functions.
+    pub processors: Option<u32>,
     /// Whether reading operands through RGBA32F texel views is the faster way (lavapipe).
     pub prefers_texels: bool,
     /// What images in its buffers must look like, where it has them; known once the device is open.
@@ -500,6 +504,13 @@ pub trait ContextBackend: Send + Sync + fmt::Debug {
         Err(DeviceError::Unsupported { what: "buffers of the application".to_owned() })
     }
 
+    /// What recordings do about memory of the application's before and after; `None` for other buffers. Such buffers are
+    /// named in [`Recording::enters`] and [`Recording::leaves`].
+    fn visit(&self, buffer: BufferId) -> Option<Visit> {
+        let _ = buffer;
+        None
+    }
+
     /// Allocates a buffer in memory of its own, with a file descriptor by which other devices and processes take it.
     ///
     /// # Errors
@@ -627,6 +638,26 @@ pub trait QueueBackend: Send + Sync + fmt::Debug {
     ) -> Result<Timepoint, DeviceError> {
         let _ = (prepared, semaphores);
         Err(DeviceError::Unsupported { what: "semaphores of the application".to_owned() })
+    }
+
+    /// Records a recording into a command buffer of the application's. What it uses is kept until
+    /// [`QueueBackend::release_prepared`]; it is not submitted.
+    ///
+    /// # Safety
+    /// The command buffer is of the device and of a pool of the queue's family, is being recorded by this thread alone, and
+    /// is outside of render passes. The prepared recording is released once no submission of it is unfinished and none
+    /// will come.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; after an error the command buffer is not to be submitted.
+    #[allow(unsafe_code, reason = "the caller vouches for a handle that is not the backend's")]
+    unsafe fn record_into(
+        &self,
+        recording: &Recording,
+        commands: &ForeignCommands,
+    ) -> Result<PreparedId, DeviceError> {
+        let _ = (recording, commands);
+        Err(DeviceError::Unsupported { what: "command buffers of the application".to_owned() })
     }
 
     /// Frees a prepared recording that no unfinished submission uses.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::core::Core;
 use super::error::{Problem, UsageError};
-use crate::backend::{BufferInfo, HostAddress};
+use crate::backend::{BufferInfo, HostAddress, Visit};
 use crate::recording::{BufferId, BufferRange};
 use onepool_core::memory::budget::Reservation;
 use onepool_core::memory::coherency::HostTracker;
@@ -25,6 +25,8 @@ pub(super) struct Memory {
     /// Which scope's borrows may be in it; `None` for memory that is owned or kept.
     pub(super) scope: Option<u64>,
     pub(super) leases: Mutex<Vec<Weak<Lease>>>,
+    /// What recordings do about it before and after, where it stands for memory of the application's.
+    pub(super) visit: Option<Visit>,
     /// The region whose pages it is, from their start.
     pub(super) region: Option<Arc<SharedRegion>>,
     /// What the host has to do before it uses its own pointer.
@@ -59,6 +61,7 @@ impl Memory {
             id,
             info,
             scope,
+            visit: core.backend.visit(id),
             leases: Mutex::default(),
             pins: Mutex::new(region.iter().cloned().map(Pin::Region).collect()),
             region,
@@ -262,6 +265,12 @@ impl Buffer {
     /// What was granted for the memory it lies in.
     pub fn info(&self) -> BufferInfo {
         self.lease.memory.info
+    }
+
+    /// What each recording that uses it does before and after, where it stands for an image of the application's or is
+    /// handed over between queue families.
+    pub fn visit(&self) -> Option<Visit> {
+        self.lease.memory.visit
     }
 
     /// What commands may do with it: an import of borrowed memory may be read-only.

@@ -120,6 +120,7 @@ impl Checker {
         for range in recording.flush.iter().chain(&recording.invalidate) {
             self.host_range(range)?;
         }
+        let visits = self.memories.values().filter_map(|memory| Some(memory.visit?.copied)).sum();
         Ok(Work {
             left: self.left(recording),
             regions: self.regions(),
@@ -135,7 +136,7 @@ impl Checker {
             leases: self.leases,
             kernels: self.kernels,
             flush: recording.flush.clone(),
-            copied: copied_by(recording),
+            copied: copied_by(recording).saturating_add(visits),
             invalidate: recording.invalidate.clone(),
         })
     }

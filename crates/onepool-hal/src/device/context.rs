@@ -16,7 +16,7 @@ use super::queue::Queue;
 use super::traffic::Traffic;
 use crate::backend::{
     BufferDesc, ContextBackend, ContextDesc, DeviceError, DeviceInfo, ExportedMemory, Foreign, ForeignBuffer,
-    ForeignMemory, MemoryFd, MemoryUsage,
+    ForeignDmaBufImage, ForeignImage, ForeignMemory, MemoryFd, MemoryUsage,
 };
 use crate::kernel::{KernelSource, NativeKernel};
 use crate::recording::{BufferId, BufferRange};
@@ -205,8 +205,8 @@ impl Context {
     /// writes it.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`]: a null handle, a usage without `STORAGE_BUFFER`, another queue family's buffer, one
-    /// that is imported already, a device that is no application's. [`DeviceError::Limit`] for a size that is too large.
+    /// [`DeviceError::Unsupported`]: a null handle, a usage without `STORAGE_BUFFER`, a queue family that the device does not
+    /// have, a buffer that is imported already, a device that is no application's. [`DeviceError::Limit`] for a size that is too large.
     pub unsafe fn import_buffer(
         &self,
         buffer: &ForeignBuffer,
@@ -240,6 +240,51 @@ impl Context {
         unsafe { self.import_foreign(&Foreign::Memory(*memory), access, release) }
     }
 
+    /// An image of the application's, as a buffer whose rows lie one after the other without padding. A run that uses the buffer
+    /// copies the image to it at its beginning and to the image at its end, as `access` says, with the transitions of
+    /// layout: with [`ReadWrite::Write`] all of the image is written, with [`ReadWrite::ReadWrite`] pixels that the run does not
+    /// write stay. As [`Context::import_buffer`] else.
+    ///
+    /// A run that is cancelled or fails between its submissions leaves the image in any layout.
+    ///
+    /// # Safety
+    /// As [`Context::import_buffer`]; each run finds the image in its layout, or any run's where it is not read.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]: a null handle, a format, a usage or a layout that cannot be, a queue family that the
+    /// device does not have, an image that is imported already. [`DeviceError::Limit`] for an extent that is too large.
+    pub unsafe fn import_image(
+        &self,
+        image: &ForeignImage,
+        access: ReadWrite,
+        release: Box<dyn FnOnce() + Send>,
+    ) -> Result<Buffer, Error> {
+        let foreign = Foreign::Image { image: *image, reads: access.reads(), writes: access.writes() };
+        // SAFETY: as the caller promises. Where nothing reads the image, the buffer's own bytes may still be read.
+        unsafe { self.import_foreign(&foreign, access, release) }
+    }
+
+    /// An image in a dma-buf, as [`Context::import_image`] takes one of the application's. It is in use by other
+    /// drivers between runs, who wait for each other by semaphores or by the host.
+    ///
+    /// # Safety
+    /// The descriptor is of a dma-buf with the image as described, which lives until `release` is called. No one writes it while a
+    /// run uses it, and no one reads it while a run writes it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]: a format, a modifier or planes that the device does not take, a device without
+    /// `VK_EXT_image_drm_format_modifier`; [`DeviceError::Limit`] for an image that leaves the dma-buf. A [`Refusal`] of the driver's.
+    pub unsafe fn import_dma_buf_image(
+        &self,
+        image: &ForeignDmaBufImage,
+        access: ReadWrite,
+        release: Box<dyn FnOnce() + Send>,
+    ) -> Result<Buffer, Error> {
+        let foreign = Foreign::DmaBufImage { image: *image, reads: access.reads(), writes: access.writes() };
+        // SAFETY: as the caller promises.
+        unsafe { self.import_foreign(&foreign, access, release) }
+    }
+
     /// # Safety
     /// As [`Context::import_buffer`] and [`Context::import_memory`].
     unsafe fn import_foreign(
@@ -262,8 +307,13 @@ impl Context {
                 });
             }
         };
-        // The memory is someone else's to count.
-        let reservation = core.budget.count(BudgetKind::Import, info.heap, 0);
+        // The memory is someone else's to count, unless it stands for an image.
+        let own = if matches!(foreign, Foreign::Image { .. } | Foreign::DmaBufImage { .. }) {
+            info.bytes
+        } else {
+            0
+        };
+        let reservation = core.budget.count(BudgetKind::Import, info.heap, own);
         let memory = Memory::new(core, id, info, None, reservation, None);
         let whole = ByteRange::up_to(info.bytes);
         Ok(Buffer::whole(memory.lease(whole, access, None, Some(Pin::Release(release)))))

@@ -162,6 +162,18 @@ pub(super) fn resource_of(buffer: BufferId) -> ResourceId {
     ResourceId(buffer.index)
 }
 
+impl Work {
+    /// Buffers that stand for memory of the application's, which the first recording of the work takes over and the last
+    /// one gives back.
+    pub(super) fn guests(&self) -> Vec<BufferId> {
+        let memories = self.leases.iter().map(|lease| &lease.memory);
+        let mut guests: Vec<_> = memories.filter(|m| m.visit.is_some()).map(|memory| memory.id).collect();
+        guests.sort_unstable();
+        guests.dedup();
+        guests
+    }
+}
+
 impl Core {
     pub(super) fn new(backend: Arc<dyn ContextBackend>, desc: &ContextDesc) -> Core {
         let info = backend.info().clone();

@@ -46,7 +46,7 @@ pub use self::event::Event;
 pub use self::host::{HostRead, HostWrite};
 pub use self::kernel::{Kernel, KernelArg};
 pub use self::pieces::Submission;
-pub use self::queue::{Prepared, Queue};
+pub use self::queue::{Inlay, Prepared, Queue};
 pub use self::scope::{Lent, Scope, ScopedBuffer, scope};
 pub use self::semaphore::Semaphore;
 pub use self::traffic::Traffic;

@@ -11,14 +11,16 @@ use std::time::Duration;
 
 use super::batch::Batch;
 use super::check::Checker;
+use super::claims::Claim;
 use super::core::{Core, Flight, Lane, Payload, State, Work};
 use super::error::{Error, Problem, UsageError};
 use super::event::Event;
 use super::pieces::{self, Submission};
 use super::semaphore::{Exchange, Semaphore, submit_between};
-use crate::backend::{DeviceError, QueueBackend, Timepoint};
+use crate::backend::{DeviceError, ForeignCommands, QueueBackend, Timepoint};
 use crate::recording::{Command, PreparedId, Recording};
 use onepool_core::memory::coherency::{Access, Origin, Tracker};
+use onepool_core::memory::host::DeviceLease;
 use onepool_core::sync::lock;
 
 /// Flights beyond which a submission looks for finished ones to let go of.
@@ -42,6 +44,23 @@ pub(super) struct QueueInner {
 pub struct Prepared {
     pub(super) inner: Arc<PreparedInner>,
     pub(super) queue: Arc<QueueInner>,
+}
+
+/// A recording in a command buffer of the application's ([`Queue::record_own_into`]). Dropping it says that all
+/// submissions of the command buffer have finished, and that none will come.
+#[must_use = "dropping it says that the command buffer is not in use any more"]
+pub struct Inlay {
+    _prepared: PreparedInner,
+    // Outlives what was prepared on it.
+    _queue: Arc<QueueInner>,
+    _regions: Vec<DeviceLease>,
+    _claim: Claim,
+}
+
+impl fmt::Debug for Inlay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inlay").field("queue", &self._queue).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -127,7 +146,14 @@ impl Queue {
         let backend = Arc::clone(&self.inner.backend);
         // Given back where a later one fails.
         let mut prepared = PreparedInner { work, pieces: Vec::with_capacity(cuts.len() + 1), backend };
-        for mut piece in pieces::cut(recording, cuts) {
+        let mut cut = pieces::cut(recording, cuts);
+        if let Some(first) = cut.first_mut() {
+            first.enters = prepared.work.guests();
+        }
+        if let Some(last) = cut.last_mut() {
+            last.leaves = prepared.work.guests();
+        }
+        for mut piece in cut {
             self.inner.open(&mut piece, &prepared.work);
             let id = prepared.backend.prepare(&piece)?;
             prepared.pieces.push(id);
@@ -144,6 +170,53 @@ impl Queue {
         self.check_own("begin", prepared)?;
         self.inner.flush();
         Submission::begin(prepared)
+    }
+
+    /// Records into a command buffer of the application's, which submits it. What the recording uses is kept, and
+    /// the application's owned regions are kept from the host, as long as the result lives.
+    ///
+    /// # Safety
+    /// As [`Queue::prepare_own`] and [`QueueBackend::record_into`]; the result lives until all submissions of the command buffer
+    /// have finished and none will come. They are on the device's queue in the order of the queue's other submissions, or
+    /// nothing else uses what the recording uses.
+    ///
+    /// # Errors
+    /// [`UsageError`]: a command that breaks a rule; memory that is borrowed for a scope, and memory that the host must
+    /// flush or invalidate for each submission. The device's.
+    pub unsafe fn record_own_into(
+        &self,
+        mut recording: Recording,
+        commands: &ForeignCommands,
+    ) -> Result<Inlay, Error> {
+        const CONTEXT: &str = "record_into";
+        self.inner.flush();
+        let core = &self.inner.core;
+        let work = Checker::recording(core, CONTEXT, &recording, true)?;
+        let refuse = |what: &str| UsageError::new(CONTEXT, Problem::Busy { what: what.to_owned() });
+        if !work.scoped.is_empty() {
+            return Err(refuse(
+                "memory borrowed for a scope is bound, whose end cannot wait for the application's submission; bind a HostRegion or a buffer",
+            )
+            .into());
+        }
+        if !work.flush.is_empty() || !work.invalidate.is_empty() {
+            return Err(refuse(
+                "memory that is not coherent is bound, which the host flushes before each run; bind a buffer of the device",
+            )
+            .into());
+        }
+        (recording.enters, recording.leaves) = (work.guests(), work.guests());
+        let state = core.state();
+        state.check_holds(CONTEXT, &work.touches)?;
+        let regions = work.lease_regions(CONTEXT)?;
+        let claim = work.claim(CONTEXT, core)?;
+        core.flush_kept()?;
+        drop(state);
+        let backend = Arc::clone(&self.inner.backend);
+        // SAFETY: as the caller promises.
+        let piece = unsafe { backend.record_into(&recording, commands)? };
+        let prepared = PreparedInner { work, pieces: vec![piece], backend };
+        Ok(Inlay { _prepared: prepared, _queue: Arc::clone(&self.inner), _regions: regions, _claim: claim })
     }
 
     fn check_own(&self, context: &'static str, prepared: &Prepared) -> Result<(), UsageError> {
@@ -199,6 +272,7 @@ impl Queue {
         self.inner.flush();
         let work = Checker::recording(&self.inner.core, "submit", &recording, own)?;
         self.inner.open(&mut recording, &work);
+        (recording.enters, recording.leaves) = (work.guests(), work.guests());
         let payload = Payload::Once(Arc::new(work));
         let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
         Ok(Event::submitted(&self.inner, point))
@@ -212,8 +286,9 @@ impl Queue {
     /// # Errors
     /// As [`Queue::submit`].
     #[cfg(any(test, feature = "testing"))]
-    pub unsafe fn submit_unordered(&self, recording: Recording) -> Result<Event, Error> {
+    pub unsafe fn submit_unordered(&self, mut recording: Recording) -> Result<Event, Error> {
         let work = Checker::recording(&self.inner.core, "submit", &recording, true)?;
+        (recording.enters, recording.leaves) = (work.guests(), work.guests());
         let payload = Payload::Once(Arc::new(work));
         let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
         Ok(Event::submitted(&self.inner, point))

@@ -2,6 +2,7 @@
 
 mod book;
 mod by_book;
+mod gated;
 mod native;
 mod rounded;
 #[cfg(test)]
@@ -10,10 +11,12 @@ mod tests;
 pub use book::Codes;
 pub use by_book::CodedMatMul;
 pub(super) use by_book::read_bnb4;
+pub use gated::GatedNBits;
 
 use std::sync::Arc;
 
 use super::{FLOATS_TO_32, count};
+use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::nbits::Zeros;
@@ -21,11 +24,14 @@ use crate::kernel::codes::nbits_tile::TILE;
 use crate::kernel::codes::{nbits_vector, nbits_wide};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{NativeKernel, grid_1d};
-use crate::ops::linalg::coded;
+use crate::ops::linalg::coded::{self, Matrices};
 use crate::ops::movement::region::word;
 use crate::ops::real::real_kernel;
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{
+    Absorbed, AbsorbedInput, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, absorb,
+};
+use crate::shape::Shape;
 
 // Positions of the inputs.
 const A: usize = 0;
@@ -34,6 +40,11 @@ const SCALES: usize = 2;
 const ZEROS: usize = 3;
 const INDEX: usize = 4;
 const BIAS: usize = 5;
+
+/// Codes that kernels of cooperative matrices decode at a time.
+const RUN: usize = 16;
+/// Bytes that they read at a time.
+const WORD_PAIR: usize = 8;
 
 /// Inputs: A, the codes (`[n, blocks, bytes]`, the first code in the lowest bits), scales, zero points (packed
 /// as the codes are, or numbers), none, and a bias. A code stands for `(code - zero point) * scale`.
@@ -48,7 +59,8 @@ pub struct MatMulNBits {
     /// Codes that share a scale.
     pub block: usize,
     /// Whether elements of A may be rounded to 8 bits, with a scale for each block of a row: `accuracy_level` 4. The
-    /// native function does so where its integers are faster.
+    /// native function does so where its integers are faster. Devices with cooperative matrices round many rows to
+    /// `float16`, with a factor for each row.
     pub rounds: bool,
     /// The numbers that codes stand for.
     pub codes: Codes,
@@ -127,6 +139,55 @@ impl MatMulNBits {
         self.block.is_multiple_of(self.unit()) && self.k.is_multiple_of(self.block)
     }
 
+    /// The constants of all kernels.
+    fn constants(&self, zeros: Zeros, biased: bool, book: Option<Operand>) -> Vec<(u32, u32)> {
+        vec![
+            (spec::nbits::BITS, self.bits as u32),
+            (spec::nbits::ZEROS, zeros as u32),
+            (spec::nbits::BIASED, biased.into()),
+            (spec::nbits::BOOK, book.is_some().into()),
+            (spec::nbits::SWAP, self.codes.swaps().into()),
+        ]
+    }
+
+    /// The parameters of all kernels, for `m` rows.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] for matrices beyond what kernels can index.
+    fn params(&self, m: usize) -> Result<params::Nbits, OpError> {
+        word(m.saturating_mul(self.k.max(self.n)))?;
+        word(self.n * self.bytes())?;
+        Ok(params::Nbits {
+            m: m as u32,
+            n: self.n as u32,
+            k: self.k as u32,
+            block: self.block as u32,
+            blocks: self.blocks() as u32,
+            words: (self.bytes() / 4) as u32,
+            zero_bytes: self.zero_bytes() as u32,
+        })
+    }
+
+    /// Whether kernels of cooperative matrices can read 16 codes of a block at a time.
+    fn has_runs(&self) -> bool {
+        let whole = match self.codes {
+            Codes::Whole => self.k.is_multiple_of(coded::MATRIX_STEP),
+            _ => self.k.is_multiple_of(RUN),
+        };
+        whole
+            && self.block >= RUN
+            && self.block.is_power_of_two()
+            && (self.n * self.bytes()).is_multiple_of(WORD_PAIR)
+    }
+
+    /// The kernel of cooperative matrices for `m` rows of `t`, where there is one. It rounds weights to `float16`, and
+    /// rows of `float32` where the model allows that.
+    fn matrices(&self, lower: &Lowering<'_>, t: DType, m: usize) -> Option<Matrices> {
+        let fits = m > nbits_vector::ROWS && (t == DType::F16 || self.rounds) && self.has_runs();
+        let kernel = |side| variants::NbitsMatrix { t, side }.id().ok();
+        fits.then(|| Matrices::of(lower, [m, self.n], kernel)).flatten()
+    }
+
     fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
         let a = cx.shape(A)?;
         let Some((_, outer)) = a.split_last().filter(|(k, _)| **k == self.k) else {
@@ -185,6 +246,28 @@ impl Operator for MatMulNBits {
         self.rounds.then(|| Arc::new(MatMulNBits { rounds: false, ..*self }) as Arc<dyn Operator>)
     }
 
+    fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
+        let added = absorb::added(next, next_cx, at)?;
+        let one_row = added.shape().elements() == self.n && added.shape().last() == Some(&self.n);
+        if !one_row || cx.has(BIAS) || added.dtype() != cx.dtype(A).ok()? {
+            return None;
+        }
+        let bias = added.reshaped(Shape::new([self.n]).ok()?).ok()?;
+        let own = (A..BIAS).map(|i| if cx.has(i) { AbsorbedInput::Own(i) } else { AbsorbedInput::Absent });
+        let inputs = own.chain([AbsorbedInput::New(bias)]).collect();
+        Some(Absorbed { op: Arc::new(*self), inputs })
+    }
+
+    fn gate(
+        &self,
+        cx: &OpCx,
+        (other, other_cx): (&dyn Operator, &OpCx),
+        activation: &Activation,
+        device: &DeviceInfo,
+    ) -> Option<Absorbed> {
+        GatedNBits::of((self, cx), (other.downcast_ref()?, other_cx), activation, device)
+    }
+
     fn cost(&self, cx: &OpCx) -> Cost {
         let m = self.resolve(cx).map_or(0, |s| s.m);
         Cost { flops: Cost::product(&[2, m, self.n, self.k]), bytes: cx.bytes_touched() }
@@ -198,7 +281,7 @@ impl Operator for MatMulNBits {
         let Sizes { m, zeros, .. } = self.resolve(cx)?;
         let vector = m <= nbits_vector::ROWS;
         let t = cx.dtype(A)?;
-        let wide = variants::NbitsWide { t }
+        let wide = variants::NbitsWide { t, gated: false }
             .id()
             .ok()
             .filter(|kernel| vector && self.is_whole() && lower.can_run(*kernel));
@@ -207,15 +290,13 @@ impl Operator for MatMulNBits {
             None if vector => variants::NbitsVector { t }.id()?,
             None => variants::NbitsTile { t }.id()?,
         };
-        word(m.saturating_mul(self.k.max(self.n)))?;
-        word(self.n * self.bytes())?;
+        let params = self.params(m)?;
         if !self.bytes().is_multiple_of(4) {
             return Err(OpError::unsupported(format!("columns of {} bytes on a device", self.bytes())));
         }
         let book = self.codes.packed(lower)?;
-        let bias = u32::from(cx.has(BIAS));
         let pick = |given: bool, i: usize| if given { Operand::Input(i) } else { Operand::Unused };
-        let args = [
+        let mut args = vec![
             Operand::Input(A),
             Operand::Input(B),
             Operand::Input(SCALES),
@@ -225,20 +306,11 @@ impl Operator for MatMulNBits {
             Operand::Output(0),
             book.unwrap_or(Operand::Unused),
         ];
-        let [m, n, k] = [m, self.n, self.k].map(|d| d as u32);
-        let (block, blocks) = (self.block as u32, self.blocks() as u32);
-        let (words, zero_bytes) = ((self.bytes() / 4) as u32, self.zero_bytes() as u32);
+        let matrices = self.matrices(lower, t, m);
         if m == 0 {
             return Ok(());
         }
-        let mut spec = vec![
-            (spec::nbits::BITS, self.bits as u32),
-            (spec::nbits::ZEROS, zeros as u32),
-            (spec::nbits::BIASED, bias),
-            (spec::nbits::BOOK, book.is_some().into()),
-            (spec::nbits::SWAP, self.codes.swaps().into()),
-        ];
-        let params = params::Nbits { m, n, k, block, blocks, words, zero_bytes };
+        let mut spec = self.constants(zeros, cx.has(BIAS), book);
         if wide.is_some() {
             let (cols, split) = coded::teams(self.n, self.k / self.unit());
             spec.extend([(spec::nbits_wide::COLS, cols as u32), (spec::nbits_wide::SPLIT, split as u32)]);
@@ -246,12 +318,27 @@ impl Operator for MatMulNBits {
             let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
             return lower.dispatch(kernel, &spec, &args, &params, grid);
         }
+        if let Some(matrices) = matrices {
+            if t == DType::F32 {
+                let [rows, factors] = coded::rounded_rows(lower, args[A], [m, self.k])?;
+                args[A] = rows;
+                args.push(factors);
+            }
+            spec.push((spec::nbits_matrix::LOCAL_SIZE_X, matrices.threads));
+            return lower.dispatch(
+                matrices.kernel,
+                &spec,
+                &args,
+                &params,
+                matrices.groups([params.m, params.n]),
+            );
+        }
         if vector {
             let groups = self.n.div_ceil(nbits_vector::COLS) as u64;
             let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
             return lower.dispatch(kernel, &spec, &args, &params, grid);
         }
-        let groups = [n.div_ceil(TILE as u32), m.div_ceil(TILE as u32), 1];
+        let groups = [params.n.div_ceil(TILE as u32), params.m.div_ceil(TILE as u32), 1];
         lower.dispatch(kernel, &spec, &args, &params, groups)
     }
 }

@@ -8,7 +8,7 @@ use crate::dot::Unit;
 use crate::kernel::KernelError;
 use crate::kernel::codes::nbits::Zeros;
 use crate::ops::linalg::coded::{self, FEW_ROWS};
-use crate::ops::real::{Real, RealIo, RealKernel, as_f32s, widened};
+use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, as_f32s, widened};
 use crate::simd::wide;
 
 /// Sums in parallel.
@@ -29,18 +29,31 @@ impl RealKernel for Sizes {
     const HALF: &'static [usize] = &[SCALES];
 
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
+        let (y, inputs) = io.output(0, self.m * self.op.n)?;
+        self.multiply(&inputs, 0, y)
+    }
+}
+
+impl Sizes {
+    /// The product with the matrix whose inputs come `after` places after those of the operator's.
+    pub(super) fn multiply<T: Real>(
+        &self,
+        inputs: &RealInputs<'_, T>,
+        after: usize,
+        y: &mut [T],
+    ) -> Result<(), KernelError> {
         let MatMulNBits { k, n, bits, block, .. } = self.op;
         let (m, blocks) = (self.m, self.op.blocks());
-        let (y, inputs) = io.output(0, m * n)?;
+        let [index, scales_at, zeros_at, bias_at] = [B, SCALES, ZEROS, BIAS].map(|i| after + i);
         let a = inputs.get(A, m * k)?;
-        let codes = inputs.raw_opt::<u8>(B, n * self.op.bytes())?.ok_or(KernelError::Absent { index: B })?;
-        let half_scales = inputs.half(SCALES, n * blocks)?;
-        let packed = inputs.raw_opt::<u8>(ZEROS, n * self.op.zero_bytes())?;
+        let codes = inputs.raw_opt::<u8>(index, n * self.op.bytes())?.ok_or(KernelError::Absent { index })?;
+        let half_scales = inputs.half(scales_at, n * blocks)?;
+        let packed = inputs.raw_opt::<u8>(zeros_at, n * self.op.zero_bytes())?;
         let numbers = match self.zeros {
-            Zeros::Numbers => inputs.get_opt(ZEROS, n * blocks)?,
+            Zeros::Numbers => inputs.get_opt(zeros_at, n * blocks)?,
             _ => None,
         };
-        let bias = inputs.get_opt(BIAS, n)?;
+        let bias = inputs.get_opt(bias_at, n)?;
         if y.is_empty() {
             return Ok(());
         }
@@ -48,7 +61,7 @@ impl RealKernel for Sizes {
         if self.op.rounds && unit.multiplies_many() {
             let scales = match half_scales {
                 Some(scales) => Some(Numbers::F16(scales)),
-                None => as_f32s(inputs.get(SCALES, n * blocks)?).map(Numbers::F32),
+                None => as_f32s(inputs.get(scales_at, n * blocks)?).map(Numbers::F32),
             };
             let zeros = numbers.map(as_f32s);
             if let (Some(scales), None | Some(Some(_))) = (scales, zeros) {
@@ -60,7 +73,7 @@ impl RealKernel for Sizes {
         }
         let scales = match half_scales {
             Some(scales) => widened(scales),
-            None => Cow::Borrowed(inputs.get(SCALES, n * blocks)?),
+            None => Cow::Borrowed(inputs.get(scales_at, n * blocks)?),
         };
         let middle = T::from_f64((1u32 << (bits - 1)).into());
         let book = self.op.codes.numbers();

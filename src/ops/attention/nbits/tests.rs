@@ -3,9 +3,11 @@ use half::f16;
 use super::rounded::{self, Numbers, Weights};
 use super::*;
 use crate::dot::Unit;
+use crate::expr::Function;
 use crate::graph::Tensor;
+use crate::kernel::Requires;
 use crate::ops::AttrValue;
-use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor, values};
+use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor, tensor_of, values};
 
 fn bytes(n: usize, seed: u64) -> Vec<u8> {
     values(n, seed).iter().map(|v| (v * 128.0 + 128.0) as u8).collect()
@@ -119,6 +121,87 @@ fn products_match_their_definition() {
         check(op(4160, 6, 4, 32), m, 1, true);
         check(op(8192, 3, 4, 128), m, 0, false);
     }
+}
+
+/// A gate and what it gates in one operator are what the products give.
+#[test]
+fn gated_products_are_products_that_meet() {
+    let cases = [(160, 7, 4, 32), (128, 6, 8, 64), (256, 5, 2, 64), (64, 2051, 4, 32), (4160, 3, 4, 32)];
+    for (case, (k, n, bits, block)) in cases.into_iter().enumerate() {
+        for (m, zeros, biased) in [(1, case % 3, true), (3, (case + 1) % 3, false)] {
+            let product = MatMulNBits { k, n, bits, block, rounds: false, codes: Codes::Whole };
+            let blocks = product.blocks();
+            let matrix = |seed: u64| {
+                let packed = bytes(n * product.zero_bytes(), seed + 3);
+                vec![
+                    Some(
+                        Tensor::new([n, blocks, product.bytes() / blocks], &bytes(n * product.bytes(), seed))
+                            .unwrap(),
+                    ),
+                    Some(tensor(&[n, blocks], seed + 1)),
+                    match zeros {
+                        0 => None,
+                        1 => Some(Tensor::new([n * product.zero_bytes()], &packed).unwrap()),
+                        _ => Some(tensor(&[n * blocks], seed + 2)),
+                    },
+                    None,
+                    biased.then(|| tensor(&[n], seed + 4)),
+                ]
+            };
+            let a = [Some(tensor(&[1, m, k], 1))];
+            let [first, second] = [matrix(10), matrix(20)];
+            let plain = |matrix: &[Option<Tensor>]| -> Vec<f32> {
+                run_cpu(&product, &[&a[..], matrix].concat(), 1).unwrap()[0].to_f32s().unwrap()
+            };
+            let want: Vec<f64> = plain(&first)
+                .iter()
+                .zip(plain(&second))
+                .map(|(g, u)| f64::from(*g) / (1.0 + (-f64::from(*g)).exp()) * f64::from(u))
+                .collect();
+            let op = GatedNBits { product, activation: Activation::of(Function::Swish) };
+            let inputs = [&a[..], &first, &second].concat();
+            assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &want, 1e-4);
+            #[cfg(feature = "vulkan")]
+            {
+                crate::ops::testing::check_op(&op, &inputs, 1e-3);
+                let half = |t: &Option<Tensor>| {
+                    let t = t.as_ref()?;
+                    let shape = t.shape().dims().to_vec();
+                    Some(match t.dtype() {
+                        DType::U8 => t.clone(),
+                        _ => tensor_of(&shape, &t.to_f32s().unwrap(), f16::from_f32),
+                    })
+                };
+                let inputs: Vec<Option<Tensor>> = inputs.iter().map(half).collect();
+                crate::ops::testing::check_op(&op, &inputs, 4e-3);
+            }
+        }
+    }
+}
+
+/// Products of two forms, of many rows, or that a device's kernels do not do at once stay two.
+#[test]
+fn products_that_are_no_gate_stay_apart() {
+    let mut device = crate::registry::Registry::with_defaults().find("sim").unwrap();
+    device.features = Requires::STORAGE_8.union(Requires::INT8);
+    let op = |k, n, block| MatMulNBits { k, n, bits: 4, block, rounds: false, codes: Codes::Whole };
+    let cx = |op: &MatMulNBits, m: usize| {
+        let codes = Tensor::new([op.n, op.blocks(), op.block / 2], &bytes(op.n * op.bytes(), 2)).unwrap();
+        let inputs = [Some(tensor(&[m, op.k], 1)), Some(codes), Some(tensor(&[op.n, op.blocks()], 3))];
+        facts(op, &inputs, 1).unwrap()
+    };
+    let joins = |m: usize, own: MatMulNBits, other: MatMulNBits| {
+        let (own_cx, other_cx) = (cx(&own, m), cx(&other, m));
+        own.gate(&own_cx, (&other, &other_cx), &Activation::of(Function::Gelu), &device).is_some()
+    };
+    assert!(joins(1, op(64, 9, 32), op(64, 9, 32)) && joins(4, op(64, 9, 32), op(64, 9, 32)));
+    assert!(!joins(5, op(64, 9, 32), op(64, 9, 32)));
+    assert!(!joins(1, op(64, 9, 32), op(64, 8, 32)));
+    assert!(!joins(1, op(64, 9, 32), op(64, 9, 64)));
+    // Blocks that are no whole units of 16 bytes.
+    assert!(!joins(1, op(64, 9, 16), op(64, 9, 16)));
+    let (own, other) = (op(64, 9, 32), crate::ops::linalg::MatMul::default());
+    assert!(own.gate(&cx(&own, 1), (&other, &cx(&own, 1)), &Activation::None, &device).is_none());
 }
 
 #[test]
@@ -250,4 +333,109 @@ fn bnb4_of_other_forms_is_refused() {
         facts(&*op, &inputs, 1).is_ok()
     };
     assert!(infers(64, 128, 16) && !infers(60, 128, 16) && !infers(64, 127, 16) && !infers(64, 128, 15));
+}
+
+/// Products of rows on devices, against their definition in `float64`. Devices with matrices round factors to `float16`.
+#[cfg(feature = "vulkan")]
+fn check_rows(op: MatMulNBits, m: usize, zeros: usize, biased: bool, half: bool) {
+    use crate::ops::testing::{Check, devices};
+
+    let MatMulNBits { k, n, bits, block, .. } = op;
+    let blocks = op.blocks();
+    let packed = bytes(n * op.zero_bytes(), 4);
+    let floats = |shape: &[usize], seed: u64, factor: f32| {
+        let values: Vec<f32> = values(shape.iter().product(), seed).iter().map(|v| v * factor).collect();
+        if half { tensor_of(shape, &values, f16::from_f32) } else { Tensor::new(shape, &values).unwrap() }
+    };
+    // Rows of very different sizes; the last one is zeros.
+    let mut a: Vec<f32> = values(m * k, 1);
+    for (r, row) in a.chunks_mut(k).enumerate() {
+        let factor = if half { 1.0 } else { [1.0, 3e7, 1e-9][r % 3] };
+        row.iter_mut().for_each(|v| *v *= if r + 1 == m { 0.0 } else { factor });
+    }
+    let a = if half { tensor_of(&[m, k], &a, f16::from_f32) } else { Tensor::new([m, k], &a).unwrap() };
+    let mut codes = bytes(n * op.bytes(), 2);
+    if op.codes == Codes::E4m3 {
+        // None that is no number.
+        codes.iter_mut().for_each(|code| *code &= 0xbf);
+    }
+    let info = TensorInfo::new(op.codes.dtype(), crate::shape::Shape::new([n * op.bytes()]).unwrap());
+    let inputs = vec![
+        Some(a),
+        Some(Tensor::from_bytes(info, &codes).unwrap()),
+        Some(floats(&[n * blocks], 3, 0.1)),
+        match zeros {
+            0 => None,
+            1 => Some(Tensor::new([n * op.zero_bytes()], &packed).unwrap()),
+            _ => Some(floats(&[n * blocks], 4, 8.0)),
+        },
+        None,
+        biased.then(|| floats(&[n], 5, 1.0)),
+    ];
+    let wide = |i: usize| inputs[i].as_ref().map(|t: &Tensor| t.to_f32s().unwrap());
+    let (a, scales, bias) = (wide(A).unwrap(), wide(SCALES).unwrap(), wide(BIAS));
+    let numbers = (zeros == 2).then(|| wide(ZEROS).unwrap());
+    let book = op.codes.numbers();
+    let code = |row: &[u8], i: usize| row[i * bits / 8] >> (i * bits % 8) & (0xff >> (8 - bits));
+    let weight = |c: usize, i: usize| {
+        let j = i / block;
+        let row = &codes[c * op.bytes()..][..op.bytes()];
+        let number = match &book {
+            Some(book) => f64::from(book[usize::from(code(row, if op.codes.swaps() { i ^ 1 } else { i }))]),
+            None => f64::from(code(row, i)),
+        };
+        let zero = match zeros {
+            0 if book.is_some() => 0.0,
+            0 => f64::from(1 << (bits - 1)),
+            1 => code(&packed[c * op.zero_bytes()..], j).into(),
+            _ => numbers.as_ref().unwrap()[c * blocks + j].into(),
+        };
+        (number - zero) * f64::from(scales[c * blocks + j])
+    };
+    let weights: Vec<f64> = (0..n * k).map(|i| weight(i / k, i % k)).collect();
+    for context in devices() {
+        let got = Check::new(&op, &inputs).run_on(context).unwrap()[0].to_f32s().unwrap();
+        for (i, got) in got.iter().enumerate() {
+            let (r, c) = (i / n, i % n);
+            let terms = a[r * k..][..k].iter().zip(&weights[c * k..][..k]).map(|(a, w)| f64::from(*a) * w);
+            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size): (f64, f64), t| (sum + t, size + t.abs()));
+            let want = sum + bias.as_ref().map_or(0.0, |b| f64::from(b[c]));
+            // Three roundings to 11 bits, of the sum where it is of float16 too.
+            let near = size * 3.0 / 2048.0 + want.abs() / if half { 1024.0 } else { 1e6 } + 1e-30;
+            let off = (f64::from(*got) - want).abs();
+            assert!(off <= near, "{op:?} {zeros} {half} [{r}, {c}] is {got}, not {want}");
+        }
+    }
+}
+
+#[cfg(feature = "vulkan")]
+#[test]
+fn rows_of_every_form_are_multiplied_on_devices() {
+    let op = |k, n, bits, block| MatMulNBits { k, n, bits, block, rounds: true, codes: Codes::Whole };
+    for half in [true, false] {
+        // Edges of tiles in every direction; blocks that end beyond k.
+        for (m, n, k, block) in [
+            (5, 7, 72, 16),
+            (64, 64, 64, 32),
+            (65, 130, 136, 64),
+            (129, 66, 256, 128),
+            (33, 65, 512, 256),
+            (40, 96, 8, 16),
+        ] {
+            for (zeros, biased) in [(0, true), (1, false), (2, true)] {
+                check_rows(op(k, n, 4, block), m, zeros, biased, half);
+            }
+        }
+        for zeros in [0, 1, 2] {
+            check_rows(op(80, 72, 8, 16), 70, zeros, true, half);
+            check_rows(op(96, 72, 2, 32), 70, zeros, false, half);
+        }
+        // What no matrix kernel reads: a short row, and an odd number of words.
+        check_rows(op(70, 9, 4, 16), 6, 1, true, half);
+        check_rows(op(80, 3, 2, 16), 6, 1, true, half);
+        for (codes, bits) in [(Codes::Fp4, 4), (Codes::Nf4, 4), (Codes::E2m1, 4), (Codes::E4m3, 8)] {
+            let op = MatMulNBits { k: 96, n: 70, bits, block: 32, rounds: true, codes };
+            check_rows(op, 67, 0, half, half);
+        }
+    }
 }

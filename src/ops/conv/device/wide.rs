@@ -1,7 +1,7 @@
 //! Convolutions of many elements on devices with fast workgroup memory: wide tiles, by cooperative matrices where
 //! there are any.
 
-use super::{Plain, Target, product_params};
+use super::{Plain, Target, Tiles};
 use crate::kernel::KernelId;
 use crate::kernel::codes::{conv_matrix, conv_wide};
 use crate::kernel::table::{spec, variants};
@@ -14,8 +14,6 @@ const TILE: [usize; 2] = [conv_wide::TILE; 2];
 /// Channels and elements of a tile of cooperative matrices, and of a small one.
 const MATRIX_TILE: [usize; 2] = [conv_matrix::ROWS, conv_matrix::COLS];
 const SMALL_TILE: [usize; 2] = [conv_matrix::SMALL_ROWS, conv_matrix::SMALL_COLS];
-/// Fewer work-groups of wide tiles leave more of a large device idle than their speed is worth.
-const MIN_GROUPS: usize = 64;
 /// The least channels and elements that are worth a wide tile, and one of cooperative matrices.
 const MIN_TILE: usize = 64;
 const MIN_MATRIX: usize = 16;
@@ -23,10 +21,13 @@ const MIN_MATRIX: usize = 16;
 const MIN_CHANNELS: [usize; 2] = [8, 16];
 
 /// A kernel of wide tiles or of cooperative matrices, and its additional constants.
-struct Wide {
-    kernel: KernelId,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Wide {
+    pub(super) kernel: KernelId,
     local: Option<u32>,
     tile: [usize; 2],
+    /// Input channels that a step sums.
+    depth: usize,
 }
 
 impl Plain {
@@ -34,8 +35,13 @@ impl Plain {
         self.axes.iter().map(|a| a.output).product()
     }
 
+    /// Whether an element of the output has any taps at all.
+    fn has_taps(&self) -> bool {
+        self.axes.iter().all(|a| a.kernel > 0)
+    }
+
     /// Whether the elements of an output channel are contiguous.
-    fn is_plain(&self) -> bool {
+    pub(super) fn is_plain(&self) -> bool {
         let [d, h, w] = self.axes;
         // The distance along an axis of one element does not matter.
         (w.output == 1 || self.y[3] == 1)
@@ -50,19 +56,8 @@ impl Plain {
 }
 
 impl Target<'_> {
-    /// Emits `c` if a kernel of wide tiles or of cooperative matrices fits, else nothing.
-    pub(super) fn lower_wide(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
-        if let Some(product) = self.product(c)
-            && product.lower_wide(lower)?
-        {
-            return Ok(true);
-        }
-        let wide = self.wide(c, lower);
-        wide.map_or(Ok(false), |wide| self.wide_tiles(c, &wide, lower).map(|()| true))
-    }
-
     /// `c` as products of the weights, where they lie, and the input, if it is that.
-    fn product(&self, c: &Plain) -> Option<Product> {
+    pub(super) fn product(&self, c: &Plain) -> Option<Product> {
         let plane = c.plane();
         let one_bias = !self.biased || c.groups == 1;
         let whole = c.is_plain() && c.y[0] == plane && c.y_first == 0;
@@ -93,34 +88,71 @@ impl Target<'_> {
         })
     }
 
-    /// The kernel of wide tiles or of cooperative matrices for `c`, if one fits.
-    fn wide(&self, c: &Plain, lower: &Lowering<'_>) -> Option<Wide> {
-        let plane = c.plane();
-        if c.axes.iter().any(|a| a.kernel == 0) {
+    /// The kernel of cooperative matrices for `c`, of small tiles or of large ones, if the device has one.
+    fn matrix(&self, c: &Plain, small: bool, lower: &Lowering<'_>) -> Option<Wide> {
+        let kernel = variants::ConvMatrix { t: self.dtype, small }.id().ok()?;
+        if !c.has_taps() || c.ic < MIN_CHANNELS[1] || c.oc.min(c.plane()) < MIN_MATRIX {
             return None;
         }
-        let groups = plane.div_ceil(TILE[1]) * c.oc.div_ceil(TILE[0]) * c.batch * c.groups;
-        let least = c.oc.min(plane);
-        let small = groups < MIN_GROUPS;
-        if let Ok(kernel) = (variants::ConvMatrix { t: self.dtype, small }).id()
-            && c.ic >= MIN_CHANNELS[1]
-            && least >= MIN_MATRIX
-            && let Some(threads) = lower.matrix_threads(kernel, conv_matrix::SUBS)
-        {
-            let tile = if small { SMALL_TILE } else { MATRIX_TILE };
-            return Some(Wide { kernel, local: Some(threads), tile });
-        }
-        if least < MIN_TILE || c.ic < MIN_CHANNELS[0] || groups < MIN_GROUPS {
-            return None;
-        }
+        let subs = if small { conv_matrix::SMALL_SUBS } else { conv_matrix::SUBS };
+        let threads = lower.matrix_threads(kernel, subs)?;
+        let (tile, depth) =
+            if small { (SMALL_TILE, conv_matrix::SMALL_DEPTH) } else { (MATRIX_TILE, conv_matrix::DEPTH) };
+        Some(Wide { kernel, local: Some(threads), tile, depth })
+    }
+
+    /// The kernel of wide tiles for `c`, if the device has one.
+    fn plain_wide(&self, c: &Plain, lower: &Lowering<'_>) -> Option<Wide> {
         let kernel = variants::ConvWide { t: self.dtype, out4: c.has_whole_quads() }.id().ok()?;
-        lower.can_run(kernel).then_some(Wide { kernel, local: None, tile: TILE })
+        let fits = c.has_taps() && c.ic >= MIN_CHANNELS[0] && lower.can_run(kernel);
+        fits.then_some(Wide { kernel, local: None, tile: TILE, depth: conv_wide::DEPTH })
+    }
+
+    /// The kernel of wide tiles or of cooperative matrices for `c`, if one fits.
+    pub(super) fn wide(&self, c: &Plain, lower: &Lowering<'_>) -> Option<Wide> {
+        let plane = c.plane();
+        let groups = plane.div_ceil(TILE[1]) * c.oc.div_ceil(TILE[0]) * c.batch * c.groups;
+        let few = lower.few_wide(groups);
+        let fits = c.oc.min(plane) >= MIN_TILE && !few;
+        self.matrix(c, few, lower).or_else(|| self.plain_wide(c, lower).filter(|_| fits))
+    }
+
+    /// The same kernels, whatever the number of work-groups: those of fewer than this many channels or elements waste
+    /// most of their tiles.
+    pub(super) fn all_wide(&self, c: &Plain, lower: &Lowering<'_>) -> Vec<Wide> {
+        if c.oc.min(c.plane()) < MIN_MATRIX {
+            return Vec::new();
+        }
+        let matrices = [false, true].map(|small| self.matrix(c, small, lower));
+        matrices.into_iter().chain([self.plain_wide(c, lower)]).flatten().collect()
     }
 
     /// Emits `c`.
-    fn wide_tiles(&self, c: &Plain, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+    pub(super) fn wide_tiles(&self, c: &Plain, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let weights = self.channels_innermost(c, lower)?;
+        let mut spec = self.large_tiles(c);
+        spec.extend(wide.local.map(|threads| (spec::conv_matrix::LOCAL_SIZE_X, threads)));
+        let [channels, elements] = wide.tile;
+        let groups = [c.plane().div_ceil(elements), c.oc.div_ceil(channels)];
+        let taps: usize = c.axes.iter().map(|a| a.kernel).product();
+        let steps = taps * c.ic.div_ceil(wide.depth);
+        self.shared_out(c, Tiles { kernel: wide.kernel, spec, groups, steps, weights }, lower)
+    }
+
+    /// The constants of all kernels of large tiles.
+    pub(super) fn large_tiles(&self, c: &Plain) -> Vec<(u32, u32)> {
+        let (code, _) = self.activation.code();
+        vec![
+            (spec::large_tiles::PLAIN, u32::from(c.is_plain())),
+            (spec::large_tiles::BIASED, u32::from(self.biased)),
+            (spec::large_tiles::ACTIVATION, code),
+        ]
+    }
+
+    /// The weights as `[group][kd][kh][kw][ic][channels]`, channels rounded up to fours.
+    pub(super) fn channels_innermost(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
         let pack = self.pack(c, c.oc.next_multiple_of(4));
-        // Channels innermost: the layout's four axes in another order.
+        // The layout's four axes in another order.
         let [kd, kh, kw] = pack.taps;
         let [sd, sh, sw] = pack.tap_strides;
         let pack = Pack {
@@ -130,19 +162,6 @@ impl Target<'_> {
             tap_strides: [sh, sw, pack.ic_stride],
             ..pack
         };
-        let weights = pack.weights(self.cx, lower)?;
-        let (code, _) = self.activation.code();
-        let mut spec = vec![
-            (spec::large_tiles::PLAIN, u32::from(c.is_plain())),
-            (spec::large_tiles::BIASED, u32::from(self.biased)),
-            (spec::large_tiles::ACTIVATION, code),
-        ];
-        spec.extend(wide.local.map(|threads| (spec::conv_matrix::LOCAL_SIZE_X, threads)));
-        let params = product_params(c, self.activation)?;
-        let [channels, elements] = wide.tile;
-        let groups =
-            [c.plane().div_ceil(elements), c.oc.div_ceil(channels), c.batch * c.groups].map(|g| g as u32);
-        let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
-        lower.dispatch(wide.kernel, &spec, &args, &params, groups)
+        pack.weights(self.cx, lower)
     }
 }

@@ -20,15 +20,16 @@ const PART: usize = 64 << 20;
 const MAX_TAPS: usize = 128 << 20;
 
 /// The tiles of all images.
-struct Tiles {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Tiles {
     across: usize,
     of_image: usize,
     count: usize,
 }
 
 impl Plain {
-    /// The tiles, where the transformed product is the faster one.
-    fn tiles(&self) -> Option<Tiles> {
+    /// The tiles, where it can be a transformed product.
+    pub(super) fn tiles(&self) -> Option<Tiles> {
         let [d, h, w] = self.axes;
         let taps = |a: WindowAxis| a.kernel == 3 && a.stride == 1 && a.dilation == 1;
         let flat = d.kernel == 1 && d.input == 1 && d.output == 1 && d.pads == [0, 0];
@@ -43,24 +44,35 @@ impl Plain {
         let across = w.output.div_ceil(OUT);
         let of_image = across * h.output.div_ceil(OUT);
         let count = of_image * self.batch;
+        (self.ic.min(self.oc) > 4).then_some(Tiles { across, of_image, count })
+    }
+
+    /// Whether the transformed product is the faster one where memory and arithmetic are as fast as is usual.
+    fn gains_by(&self, tiles: &Tiles) -> bool {
+        let [_, h, w] = self.axes;
+        let plane = h.output * w.output;
         // Multiply-adds of the plain sum, and ours. Each element of tiles and products is written and read, the
         // taps are transformed in every run.
-        let plain = (9 * self.ic * self.oc).checked_mul(plane * self.batch)?;
-        let touched = 92 * (self.ic + self.oc) * count + 81 * self.ic * self.oc;
-        let ours = POINTS * self.ic * self.oc * count + TOUCH * touched;
-        (self.ic.min(self.oc) > 4 && ours < plain * 4 / 5).then_some(Tiles { across, of_image, count })
+        let Some(plain) = (9 * self.ic * self.oc).checked_mul(plane * self.batch) else { return false };
+        let touched = 92 * (self.ic + self.oc) * tiles.count + 81 * self.ic * self.oc;
+        let ours = POINTS * self.ic * self.oc * tiles.count + TOUCH * touched;
+        ours < plain * 4 / 5
     }
 }
 
 impl Target<'_> {
-    /// Emits `c` by transformed tiles where that is faster, else nothing.
-    pub(super) fn lower_winograd(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
+    /// The transformed tiles of `c`, where they are faster.
+    pub(super) fn winograd_by_model(&self, c: &Plain, lower: &Lowering<'_>) -> Option<Tiles> {
         // Cooperative matrices sum faster than the transforms take.
         let matrix = variants::ConvMatrix { t: self.dtype, small: false }.id();
         if matrix.is_ok_and(|kernel| lower.matrix_threads(kernel, conv_matrix::SUBS).is_some()) {
-            return Ok(false);
+            return None;
         }
-        let Some(tiles) = c.tiles() else { return Ok(false) };
+        c.tiles().filter(|tiles| c.gains_by(tiles))
+    }
+
+    /// Emits `c` by transformed tiles.
+    pub(super) fn winograd(&self, c: &Plain, tiles: &Tiles, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let [_, h, w] = c.axes;
         let (ic, oc) = (c.ic, c.oc);
         // Products read channels four at a time.
@@ -130,6 +142,6 @@ impl Target<'_> {
             let args = [products, self.bias(), Operand::Output(0)];
             lower.dispatch_1d(write, &spec, &args, &params, oc * count)?;
         }
-        Ok(true)
+        Ok(())
     }
 }

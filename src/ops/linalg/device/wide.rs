@@ -3,7 +3,7 @@
 
 use super::{Product, Source};
 use crate::kernel::KernelId;
-use crate::kernel::codes::gemm_matrix::{SMALL_SUBS, SUBS};
+use crate::kernel::codes::gemm_matrix::{SMALL_DEPTH, SUBS};
 use crate::kernel::codes::{gemm_matrix, gemm_wide, gemv_wide};
 use crate::kernel::table::{spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
@@ -13,19 +13,18 @@ const TILE: [usize; 2] = [gemm_wide::TILE; 2];
 /// Rows and columns of a tile of cooperative matrices, and of a small one.
 const MATRIX_TILE: [usize; 2] = [gemm_matrix::ROWS, gemm_matrix::COLS];
 const SMALL_TILE: [usize; 2] = [gemm_matrix::SMALL_ROWS, gemm_matrix::SMALL_COLS];
-/// Fewer work-groups of wide tiles leave more of a large device idle than their speed is worth.
-const MIN_GROUPS: usize = 64;
-/// With fewer work-groups of products of few rows, narrower ones use more of the device's bandwidth.
-const MIN_VECTOR_GROUPS: usize = 256;
 /// The least rows and columns that are worth a wide tile, and one of cooperative matrices.
 const MIN_WIDE: usize = 64;
 const MIN_MATRIX: usize = 16;
 
 /// A kernel of wide tiles or of cooperative matrices, and its additional constants.
-struct Wide {
-    kernel: KernelId,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Wide {
+    pub(super) kernel: KernelId,
     local: Option<u32>,
     tile: [usize; 2],
+    /// How much of k a step sums.
+    depth: usize,
 }
 
 impl Source {
@@ -40,8 +39,8 @@ impl Source {
 }
 
 impl Product {
-    /// The kernel of wide tiles or of cooperative matrices for it, if one fits.
-    fn wide(&self, lower: &Lowering<'_>) -> Option<Wide> {
+    /// How many neighbours of both operands always lie in one aligned group: 8, 4, or `None` for fewer.
+    fn group(&self) -> Option<u32> {
         // With k, the strides between matrices are multiples too.
         let groups_of = |n: usize| {
             self.k.is_multiple_of(n)
@@ -51,34 +50,77 @@ impl Product {
         if !groups_of(4) || !self.n.is_multiple_of(4) || self.k == 0 {
             return None;
         }
-        let groups = self.m.div_ceil(TILE[0]) * self.n.div_ceil(TILE[1]) * self.pairs.len();
-        let least = self.m.min(self.n);
-        let (t, small) = (self.dtype, groups < MIN_GROUPS);
-        let each = if groups_of(8) { 8 } else { 4 };
-        if let Ok(kernel) = (variants::GemmMatrix { t, each, small }).id()
-            && least >= MIN_MATRIX
-            && let Some(threads) = lower.matrix_threads(kernel, if small { SMALL_SUBS } else { SUBS })
-        {
-            let tile = if small { SMALL_TILE } else { MATRIX_TILE };
-            return Some(Wide { kernel, local: Some(threads), tile });
-        }
-        let kernel = variants::GemmWide { t }.id().ok()?;
-        let fits = least >= MIN_WIDE && groups >= MIN_GROUPS && lower.can_run(kernel);
-        fits.then_some(Wide { kernel, local: None, tile: TILE })
+        Some(if groups_of(8) { 8 } else { 4 })
     }
 
-    /// Emits the product of few rows with a matrix that can be read four elements at a time, if it is one, else nothing.
-    pub(super) fn lower_wide_vectors(&self, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
+    /// The kernel of cooperative matrices for it, of small tiles or of large ones, if the device has one.
+    fn matrix(&self, small: bool, lower: &Lowering<'_>) -> Option<Wide> {
+        let kernel = variants::GemmMatrix { t: self.dtype, each: self.group()?, small }.id().ok()?;
+        if self.m.min(self.n) < MIN_MATRIX {
+            return None;
+        }
+        let threads = lower.matrix_threads(kernel, SUBS)?;
+        let (tile, depth) = if small { (SMALL_TILE, SMALL_DEPTH) } else { (MATRIX_TILE, gemm_matrix::DEPTH) };
+        Some(Wide { kernel, local: Some(threads), tile, depth })
+    }
+
+    /// The kernel of wide tiles for it, if the device has one.
+    fn plain_wide(&self, lower: &Lowering<'_>) -> Option<Wide> {
+        self.group()?;
+        let kernel = variants::GemmWide { t: self.dtype }.id().ok()?;
+        lower.can_run(kernel).then_some(Wide { kernel, local: None, tile: TILE, depth: gemm_wide::DEPTH })
+    }
+
+    /// The kernel of wide tiles or of cooperative matrices for it, if one fits.
+    pub(super) fn wide(&self, lower: &Lowering<'_>) -> Option<Wide> {
+        let groups = self.m.div_ceil(TILE[0]) * self.n.div_ceil(TILE[1]) * self.pairs.len();
+        let few = lower.few_wide(groups);
+        let fits = self.m.min(self.n) >= MIN_WIDE && !few;
+        self.matrix(few, lower).or_else(|| self.plain_wide(lower).filter(|_| fits))
+    }
+
+    /// The same kernels, whatever the number of work-groups: those of fewer than this many rows or columns waste most of
+    /// their tiles.
+    pub(super) fn all_wide(&self, lower: &Lowering<'_>) -> Vec<Wide> {
+        if self.m.min(self.n) < MIN_MATRIX {
+            return Vec::new();
+        }
+        let matrices = [false, true].map(|small| self.matrix(small, lower));
+        matrices.into_iter().chain([self.plain_wide(lower)]).flatten().collect()
+    }
+
+    /// The kernel for few rows and a matrix that can be read four elements at a time, or two of them where `gated`, if the
+    /// operands are such; with it whether columns of B are contiguous.
+    pub(crate) fn wide_vectors(&self, gated: bool, lower: &Lowering<'_>) -> Option<(KernelId, bool)> {
         let columns = self.b.col != 1;
-        let kernel = variants::GemvWide { t: self.dtype, columns }.id();
-        let Some(kernel) = kernel.ok().filter(|kernel| lower.can_run(*kernel)) else { return Ok(false) };
+        let kernel = variants::GemvWide { t: self.dtype, columns, gated }.id();
+        let kernel = kernel.ok().filter(|kernel| lower.can_run(*kernel))?;
         // With these the distances between matrices are multiples too.
         let left = self.a.col == 1 && self.a.row.is_multiple_of(4) && self.k.is_multiple_of(4);
         let fits = self.m <= gemv_wide::ROWS && self.k > 0 && self.b.in_groups_of(4, self.k, self.n);
-        if !fits || columns && !left {
-            return Ok(false);
-        }
-        let across = self.across();
+        (fits && (left || !columns)).then_some((kernel, columns))
+    }
+
+    /// Emits the product with that kernel, if there is one, else nothing; with `other`, a matrix as the right operand, the
+    /// product times that of the same left operand with this matrix.
+    pub(crate) fn lower_wide_vectors(
+        &self,
+        other: Option<Operand>,
+        lower: &mut Lowering<'_>,
+    ) -> Result<bool, OpError> {
+        let Some(kernel) = self.wide_vectors(other.is_some(), lower) else { return Ok(false) };
+        self.in_wide_vectors(kernel, self.across(lower), other, lower)?;
+        Ok(true)
+    }
+
+    /// Emits that kernel, with `across` invocations side by side along a row.
+    pub(super) fn in_wide_vectors(
+        &self,
+        (kernel, columns): (KernelId, bool),
+        across: usize,
+        other: Option<Operand>,
+        lower: &mut Lowering<'_>,
+    ) -> Result<(), OpError> {
         let cols = if columns { gemv_wide::COLS } else { 4 * across };
         let (code, _) = self.activation.code();
         let spec = [
@@ -91,50 +133,32 @@ impl Product {
         self.batches(|batch, y_first| {
             let params = self.product_params(batch, y_first, c_strides);
             let groups = [self.n.div_ceil(cols), 1, batch.count].map(|g| g as u32);
-            lower.dispatch(kernel, &spec, &[self.a.operand, self.b.operand, c, self.y], &params, groups)?;
-            if std::mem::replace(&mut joined, true) {
-                lower.no_barrier();
-            }
-            Ok(())
-        })?;
-        Ok(true)
-    }
-
-    /// Invocations side by side along a row: as many as leave work-groups for a large device.
-    fn across(&self) -> usize {
-        let groups = |across: usize| self.n.div_ceil(4 * across) * self.pairs.len();
-        [32, 16, 8].into_iter().find(|across| groups(*across) >= MIN_VECTOR_GROUPS).unwrap_or(4)
-    }
-
-    /// Emits it if a kernel of wide tiles or of cooperative matrices fits, else nothing.
-    pub(crate) fn lower_wide(&self, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
-        let wide = self.wide(lower);
-        wide.map_or(Ok(false), |wide| self.wide_tiles(&wide, lower).map(|()| true))
-    }
-
-    /// Emits it.
-    fn wide_tiles(&self, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let (code, _) = self.activation.code();
-        let mut spec = vec![
-            (spec::tiles::A_COLUMNS, u32::from(self.a.col != 1)),
-            (spec::tiles::B_COLUMNS, u32::from(self.b.col != 1)),
-            (spec::tiles::BIASED, u32::from(self.c.is_some())),
-            (spec::tiles::ACTIVATION, code),
-        ];
-        spec.extend(wide.local.map(|threads| (spec::gemm_matrix::LOCAL_SIZE_X, threads)));
-        let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
-        let mut joined = false;
-        self.batches(|batch, y_first| {
-            let params = self.product_params(batch, y_first, c_strides);
-            let groups =
-                [self.n.div_ceil(wide.tile[1]), self.m.div_ceil(wide.tile[0]), batch.count].map(|g| g as u32);
-            let args = [self.a.operand, self.b.operand, c, self.y];
-            lower.dispatch(wide.kernel, &spec, &args, &params, groups)?;
-            self.writes_quads(lower);
+            let args = [Some(self.a.operand), Some(self.b.operand), Some(c), Some(self.y), other];
+            let args: Vec<Operand> = args.into_iter().flatten().collect();
+            lower.dispatch(kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {
                 lower.no_barrier();
             }
             Ok(())
         })
+    }
+
+    /// Invocations side by side along a row: as many as leave two work-groups for each processor, which take more of its
+    /// bandwidth than one.
+    pub(super) fn across(&self, lower: &Lowering<'_>) -> usize {
+        let groups = |across: usize| self.n.div_ceil(4 * across) * self.pairs.len();
+        [32, 16, 8].into_iter().find(|across| groups(*across) >= 2 * lower.processors()).unwrap_or(4)
+    }
+
+    /// Whether it has a kernel of wide tiles or of cooperative matrices by the model of the device.
+    pub(crate) fn is_wide(&self, lower: &Lowering<'_>) -> bool {
+        self.wide(lower).is_some()
+    }
+
+    /// Emits it.
+    pub(super) fn wide_tiles(&self, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let spec = wide.local.map(|threads| (spec::gemm_matrix::LOCAL_SIZE_X, threads));
+        let [rows, cols] = wide.tile;
+        self.in_tiles(wide.kernel, spec.into_iter().collect(), [rows, cols, wide.depth], lower)
     }
 }

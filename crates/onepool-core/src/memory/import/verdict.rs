@@ -68,6 +68,11 @@ pub enum Reason {
     HostBackend,
     /// The runtime placed the tensor where the device sees it.
     Resident,
+    /// It is an image of the application's, which the device copies.
+    Image {
+        /// Bytes that the device copies in a run, out of the image and into it.
+        copied: u64,
+    },
     /// The graph updates it in place: its bytes are those of an output.
     Updated,
     /// Every page passed the rules.
@@ -113,6 +118,9 @@ impl Reason {
             Reason::Empty => "the tensor has no bytes".into(),
             Reason::HostBackend => "the device is the CPU".into(),
             Reason::Resident => "the runtime owns this memory".into(),
+            Reason::Image { copied } => {
+                format!("it is an image, and the device copies {copied} bytes of it in a run").into()
+            }
             Reason::Updated => "it is an output too, which the graph updates in place".into(),
             Reason::Importable => "every page can be imported".into(),
             Reason::OffsetInParams { remainder } => {

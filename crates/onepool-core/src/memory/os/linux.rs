@@ -155,6 +155,24 @@ impl Mapping {
         }
     }
 
+    /// Maps `bytes` (a multiple of the page size, not 0) of a file from `offset` on, a multiple of the page size too. Pages
+    /// that are written become the process's own. Who reads the pages answers for the file: it may change, and a page that
+    /// it no longer has is a fault.
+    ///
+    /// # Errors
+    /// As [`Mapping::anonymous`], or the file system maps no files.
+    pub fn of_file(file: &File, offset: u64, bytes: usize) -> Result<Mapping, OsError> {
+        // SAFETY: a null hint without MAP_FIXED lets the kernel choose addresses that nothing uses.
+        let start = unsafe {
+            mmap(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE, file, offset)
+        }
+        .map_err(|errno| OsError::Call { call: "mmap", code: errno.raw_os_error() })?;
+        match NonNull::new(start.cast()) {
+            Some(start) => Ok(Mapping { start, bytes }),
+            None => Err(OsError::Call { call: "mmap", code: 0 }),
+        }
+    }
+
     /// First byte.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start
@@ -188,8 +206,10 @@ impl Mapping {
         let advice = match advice {
             Advice::HugePages => MmAdvice::LinuxHugepage,
             Advice::DontFork => MmAdvice::LinuxDontFork,
+            Advice::NotNow => MmAdvice::LinuxDontNeed,
         };
-        // SAFETY: the range is this mapping, and neither advice changes what its bytes read as.
+        // SAFETY: the range is this mapping. Of pages that were not written no advice changes what bytes read as; pages
+        // of files are given back by an owner that lends none for writing.
         unsafe { madvise(self.start.as_ptr().cast(), self.bytes, advice) }
             .map_err(|errno| OsError::Call { call: "madvise", code: errno.raw_os_error() })
     }
@@ -219,6 +239,13 @@ pub fn open_direct(file: &File) -> Option<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
     rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from)
+}
+
+/// Number of the volume, and of the file on it; `None` where the system does not tell.
+pub fn file_number(file: &File) -> Option<(u64, u128)> {
+    use std::os::unix::fs::MetadataExt;
+    let found = file.metadata().ok()?;
+    Some((found.dev(), found.ino().into()))
 }
 
 /// Reads at an offset; may be short.

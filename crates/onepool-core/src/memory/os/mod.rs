@@ -34,7 +34,7 @@ use super::range::ByteRange;
 
 pub use dma_bufs::{DmaBufSystem, Turn};
 pub use system::{Descriptor, Mapping};
-pub use system::{FIXES, open_direct, read_at};
+pub use system::{FIXES, file_number, open_direct, read_at};
 
 /// What address, offset and length are multiples of in a read past the cache of files: satisfies every common file
 /// system.
@@ -130,6 +130,8 @@ pub struct MapEntry {
 pub enum Advice {
     /// Back it with huge pages where that is possible.
     HugePages,
+    /// Give pages of a file back until they are read again; what was written to them is lost.
+    NotNow,
     /// A forked child does not get it: copy on write would move its pages under the device.
     DontFork,
 }

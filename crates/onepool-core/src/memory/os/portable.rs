@@ -74,6 +74,14 @@ impl Mapping {
         Err(OsError::Unsupported { what: "a memory file" })
     }
 
+    /// Files are not mapped here.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn of_file(_file: &File, _offset: u64, _bytes: usize) -> Result<Mapping, OsError> {
+        Err(OsError::Unsupported { what: "a mapped file" })
+    }
+
     /// First byte.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start
@@ -111,6 +119,13 @@ impl Drop for Mapping {
 /// Reads past the page cache are not offered.
 pub fn open_direct(_file: &File) -> Option<File> {
     None
+}
+
+/// Number of the volume, and of the file on it; `None` where the system does not tell.
+pub fn file_number(file: &File) -> Option<(u64, u128)> {
+    use std::os::unix::fs::MetadataExt;
+    let found = file.metadata().ok()?;
+    Some((found.dev(), found.ino().into()))
 }
 
 /// Reads at an offset; may be short.

@@ -17,8 +17,8 @@ use windows_sys::Win32::Foundation::{
     ERROR_INVALID_PARAMETER, GENERIC_READ, GetLastError, INVALID_HANDLE_VALUE,
 };
 use windows_sys::Win32::Storage::FileSystem::{
-    FILE_FLAG_NO_BUFFERING, FILE_SHARE_DELETE, FILE_SHARE_READ, FILE_SHARE_WRITE, FILE_STORAGE_INFO,
-    FileStorageInfo, GetFileInformationByHandleEx, ReOpenFile,
+    FILE_FLAG_NO_BUFFERING, FILE_ID_INFO, FILE_SHARE_DELETE, FILE_SHARE_READ, FILE_SHARE_WRITE,
+    FILE_STORAGE_INFO, FileIdInfo, FileStorageInfo, GetFileInformationByHandleEx, ReOpenFile,
 };
 use windows_sys::Win32::System::JobObjects::{
     JOB_OBJECT_LIMIT_JOB_MEMORY, JOB_OBJECT_LIMIT_PROCESS_MEMORY, JOBOBJECT_EXTENDED_LIMIT_INFORMATION,
@@ -168,6 +168,14 @@ impl Mapping {
         Err(OsError::Unsupported { what: "a memory file" })
     }
 
+    /// Files are not mapped here.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn of_file(_file: &File, _offset: u64, _bytes: usize) -> Result<Mapping, OsError> {
+        Err(OsError::Unsupported { what: "a mapped file" })
+    }
+
     /// First byte.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start
@@ -203,7 +211,7 @@ impl Mapping {
         match advice {
             Advice::HugePages => Err(OsError::Unsupported { what: "advice on large pages" }),
             // A process starts with memory of its own.
-            Advice::DontFork => Ok(()),
+            Advice::DontFork | Advice::NotNow => Ok(()),
         }
     }
 }
@@ -249,6 +257,17 @@ pub fn open_direct(file: &File) -> Option<File> {
     // Where the system does not tell, a read that is not aligned enough fails, and goes by the cache.
     let fits = !is_known || info.LogicalBytesPerSector as usize <= DIRECT_BLOCK;
     fits.then_some(direct)
+}
+
+/// Number of the volume, and of the file on it; `None` where the file system does not tell.
+pub fn file_number(file: &File) -> Option<(u64, u128)> {
+    let mut info = FILE_ID_INFO::default();
+    let bytes = size_of_val(&info) as u32;
+    // SAFETY: the handle is open as long as `file` is borrowed; the structure is of the class and as long as is said.
+    let is_known = unsafe {
+        GetFileInformationByHandleEx(file.as_raw_handle(), FileIdInfo, (&raw mut info).cast(), bytes) != 0
+    };
+    is_known.then(|| (info.VolumeSerialNumber, u128::from_le_bytes(info.FileId.Identifier)))
 }
 
 /// Reads at an offset; may be short. The offset goes with the call, so calls on one file do not disturb each other.

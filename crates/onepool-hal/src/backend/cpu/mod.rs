@@ -98,6 +98,7 @@ fn info(threads: usize) -> DeviceInfo {
         subgroup: 1,
         subgroup_range: [1, 1],
         timestamp_ns: 1.0,
+        processors: None,
         prefers_texels: false,
         images: Some(image_rules()),
         advice: Vec::new(),

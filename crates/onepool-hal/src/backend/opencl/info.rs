@@ -55,6 +55,7 @@ pub(super) struct Facts {
     pub(super) max_group: u64,
     pub(super) max_group_sizes: [usize; 3],
     pub(super) doubles: bool,
+    pub(super) units: u32,
     pub(super) images: ImageFacts,
 }
 
@@ -104,6 +105,7 @@ impl Facts {
             max_group: count(cl::CL_DEVICE_MAX_WORK_GROUP_SIZE)?,
             max_group_sizes: sizes(&data(cl::CL_DEVICE_MAX_WORK_ITEM_SIZES)?),
             doubles: data(cl::CL_DEVICE_DOUBLE_FP_CONFIG).is_ok_and(|config| number(&config) != 0),
+            units: u32::try_from(count(cl::CL_DEVICE_MAX_COMPUTE_UNITS)?).unwrap_or(u32::MAX),
             images,
         })
     }
@@ -241,6 +243,8 @@ impl Facts {
             subgroup: 1,
             subgroup_range: [1, 1],
             timestamp_ns: 1.0,
+            // The threads of a CPU take work-groups in turn: many cost them more than they gain.
+            processors: (kind != DeviceKind::Cpu && self.units > 0).then_some(self.units),
             prefers_texels: false,
             // Known once the device is open.
             images: None,
@@ -323,6 +327,7 @@ mod tests {
             max_group: 256,
             max_group_sizes: [256, 256, 64],
             doubles: false,
+            units: 0,
             images: ImageFacts::default(),
         }
     }

@@ -144,6 +144,7 @@ impl SimConfig {
             subgroup: profile.subgroup,
             subgroup_range: [profile.subgroup; 2],
             timestamp_ns: profile.timestamp_ns,
+            processors: None,
             prefers_texels: false,
             images: Some(self.image_rules()),
             advice: profile.choices.clone(),

@@ -1,14 +1,15 @@
 //! A recording as a command buffer.
 
-use ash::vk;
+use ash::vk::{self, Handle as _};
 
 use super::device::Device;
+use super::guest::Around;
 use super::kernel::{Binding, Kernel};
 use super::memory::Buffer;
 use super::shared::Shared;
-use crate::backend::DeviceError;
 use crate::backend::kept::Lease;
 use crate::backend::slots::SlotTable;
+use crate::backend::{DeviceError, ForeignCommands};
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
 use onepool_core::memory::coherency::{Access, Barrier};
 use onepool_core::sync::read;
@@ -120,28 +121,8 @@ impl Recorded {
         once: bool,
     ) -> Result<(), DeviceError> {
         let device = &shared.device;
-        let buffers = read(&shared.buffers);
-        let kernels = read(&shared.kernels);
-        let mut room = Room::default();
-        for command in &recording.commands {
-            if let Command::Dispatch(dispatch) = command {
-                room.add(kernels.get(dispatch.kernel)?);
-            }
-        }
         self.slots = if device.timestamp_bits == 0 { 0 } else { recording.timestamps };
         self.overlaps = !once && matches!(recording.commands.first(), Some(Command::Barrier(_)));
-        // SAFETY: nothing of this is in use, as the caller promises.
-        unsafe {
-            device
-                .raw()
-                .reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty())
-                .map_err(|code| device.error("vkResetCommandPool", code, 0))?;
-            self.make_room(device, room)?;
-            self.make_queries(device)?;
-        }
-        self.leases.clear();
-        let sets = self.descriptor_sets(device, recording, &buffers, &kernels)?;
-
         let flags = if once {
             vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT
         } else if self.overlaps {
@@ -150,20 +131,74 @@ impl Recorded {
             vk::CommandBufferUsageFlags::empty()
         };
         let info = vk::CommandBufferBeginInfo::default().flags(flags);
-        // SAFETY: the pool was reset, so the buffer is in its initial state, VUID-vkBeginCommandBuffer-commandBuffer-00049.
-        unsafe { device.raw().begin_command_buffer(self.command, &info) }
-            .map_err(|code| device.error("vkBeginCommandBuffer", code, 0))?;
-        let mut encoder =
-            Encoder { device, command: self.command, buffers: &buffers, kernels: &kernels, bound: None };
+        // SAFETY: nothing of this is in use, as the caller promises; the pool is reset, so the buffer is in its initial
+        // state, VUID-vkBeginCommandBuffer-commandBuffer-00049.
+        unsafe {
+            device
+                .raw()
+                .reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty())
+                .map_err(|code| device.error("vkResetCommandPool", code, 0))?;
+            device
+                .raw()
+                .begin_command_buffer(self.command, &info)
+                .map_err(|code| device.error("vkBeginCommandBuffer", code, 0))?;
+            self.encode(shared, recording, self.command, Around::default())?;
+        }
+        // SAFETY: the buffer is recording.
+        unsafe { device.raw().end_command_buffer(self.command) }
+            .map_err(|code| device.error("vkEndCommandBuffer", code, 0))
+    }
+
+    /// Records into a command buffer of the application's.
+    ///
+    /// # Safety
+    /// As [`QueueBackend::record_into`](crate::backend::QueueBackend::record_into); nothing was recorded before.
+    pub(super) unsafe fn record_into(
+        &mut self,
+        shared: &Shared,
+        recording: &Recording,
+        commands: &ForeignCommands,
+    ) -> Result<(), DeviceError> {
+        let around = Around { before: commands.before, after: commands.after };
+        // SAFETY: as the caller promises.
+        unsafe { self.encode(shared, recording, vk::CommandBuffer::from_raw(commands.handle), around) }
+    }
+
+    /// # Safety
+    /// `command` is recording, outside of render passes; no submission of what was recorded before is unfinished.
+    unsafe fn encode(
+        &mut self,
+        shared: &Shared,
+        recording: &Recording,
+        command: vk::CommandBuffer,
+        around: Around,
+    ) -> Result<(), DeviceError> {
+        let device = &shared.device;
+        let buffers = read(&shared.buffers);
+        let kernels = read(&shared.kernels);
+        let mut room = Room::default();
+        for command in &recording.commands {
+            if let Command::Dispatch(dispatch) = command {
+                room.add(kernels.get(dispatch.kernel)?);
+            }
+        }
+        // SAFETY: nothing of this is in use, as the caller promises.
+        unsafe {
+            self.make_room(device, room)?;
+            self.make_queries(device)?;
+        }
+        self.leases.clear();
+        let sets = self.descriptor_sets(device, recording, &buffers, &kernels)?;
+        let mut encoder = Encoder { device, command, buffers: &buffers, kernels: &kernels, bound: None };
         if self.slots > 0 {
             // SAFETY: recording outside a render pass; the pool has that many queries.
-            unsafe { device.raw().cmd_reset_query_pool(self.command, self.queries, 0, self.slots) };
+            unsafe { device.raw().cmd_reset_query_pool(command, self.queries, 0, self.slots) };
         }
-        encoder.meet_application();
+        encoder.enter(recording, around)?;
         encoder.begin_images(recording, &mut self.leases)?;
         let mut sets = sets.into_iter();
-        for command in &recording.commands {
-            match command {
+        for each in &recording.commands {
+            match each {
                 Command::Dispatch(dispatch) => encoder.dispatch(dispatch, &mut sets)?,
                 Command::Copy { src, dst } => encoder.copy(src, dst)?,
                 Command::Fill { dst, value } => encoder.fill(dst, *value)?,
@@ -176,16 +211,13 @@ impl Recorded {
                     // SAFETY: a query of the pool, reset above, VUID-vkCmdWriteTimestamp-queryPool-00828.
                     unsafe {
                         let stage = vk::PipelineStageFlags::BOTTOM_OF_PIPE;
-                        device.raw().cmd_write_timestamp(self.command, stage, self.queries, *slot);
+                        device.raw().cmd_write_timestamp(command, stage, self.queries, *slot);
                     }
                 }
                 Command::Timestamp { .. } => {}
             }
         }
-        encoder.meet_application();
-        // SAFETY: the buffer is recording.
-        unsafe { device.raw().end_command_buffer(self.command) }
-            .map_err(|code| device.error("vkEndCommandBuffer", code, 0))?;
+        encoder.leave(recording, around)?;
         self.remember(recording);
         Ok(())
     }
@@ -194,6 +226,7 @@ impl Recorded {
         self.buffers.clear();
         self.kernels.clear();
         self.buffers.extend(recording.images.iter().map(|(range, _)| range.buffer));
+        self.buffers.extend(recording.enters.iter().chain(&recording.leaves));
         for command in &recording.commands {
             match command {
                 Command::Dispatch(dispatch) => {
@@ -436,10 +469,10 @@ fn usage_of(ty: vk::DescriptorType) -> vk::BufferUsageFlags {
     }
 }
 
-struct Encoder<'a> {
-    device: &'a Device,
-    command: vk::CommandBuffer,
-    buffers: &'a SlotTable<BufferId, Buffer>,
+pub(super) struct Encoder<'a> {
+    pub(super) device: &'a Device,
+    pub(super) command: vk::CommandBuffer,
+    pub(super) buffers: &'a SlotTable<BufferId, Buffer>,
     kernels: &'a SlotTable<DeviceKernelId, Kernel>,
     bound: Option<DeviceKernelId>,
 }
@@ -574,23 +607,6 @@ impl Encoder<'_> {
             unsafe { self.device.raw().cmd_fill_buffer(self.command, to.raw, dst.offset, dst.bytes, value) };
         }
         Ok(())
-    }
-
-    /// On an application's device, orders what was submitted before against what is after, whatever stages of the
-    /// application's that is: it may submit to the queue too.
-    fn meet_application(&self) {
-        if !self.device.is_shared() {
-            return;
-        }
-        let all = vk::PipelineStageFlags::ALL_COMMANDS;
-        let memory = [vk::MemoryBarrier::default()
-            .src_access_mask(vk::AccessFlags::MEMORY_WRITE)
-            .dst_access_mask(vk::AccessFlags::MEMORY_READ | vk::AccessFlags::MEMORY_WRITE)];
-        let flags = vk::DependencyFlags::empty();
-        // SAFETY: as above.
-        unsafe {
-            self.device.raw().cmd_pipeline_barrier(self.command, all, all, flags, &memory, &[], &[]);
-        }
     }
 
     fn barrier(&self, barrier: Barrier) {

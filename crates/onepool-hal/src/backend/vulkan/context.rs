@@ -18,7 +18,7 @@ use super::semaphore;
 use super::shared::Shared;
 use crate::backend::{
     BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, ExportedMemory, Foreign,
-    HostAddress, KernelDesc, MemoryFd, MemoryUsage, QueueBackend, SemaphorePoint,
+    HostAddress, KernelDesc, MemoryFd, MemoryUsage, QueueBackend, SemaphorePoint, Visit,
 };
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 use onepool_core::memory::budget::HeapBudget;
@@ -111,14 +111,17 @@ impl ContextBackend for Context {
     unsafe fn import_buffer(&self, foreign: &Foreign) -> Result<BufferId, DeviceError> {
         let shared = &*self.shared;
         shared.device.alive()?;
-        let known = |raw: vk::Buffer| read(&shared.buffers).iter().any(|buffer| buffer.raw == raw);
         // SAFETY: as the caller promises.
-        let buffer = unsafe { foreign::import(&shared.device, foreign, known)? };
+        let buffer = unsafe { foreign::import(shared, foreign)? };
         let mut usage = lock(&shared.usage);
         usage.imported += buffer.info.bytes;
         usage.imports += 1;
         drop(usage);
         Ok(write(&shared.buffers).insert(buffer))
+    }
+
+    fn visit(&self, buffer: BufferId) -> Option<Visit> {
+        read(&self.shared.buffers).get(buffer).ok()?.guest.map(|guest| guest.visit())
     }
 
     fn export_buffer(&self, bytes: u64, kind: MemoryFd) -> Result<(BufferId, ExportedMemory), DeviceError> {

@@ -33,6 +33,10 @@ pub(super) struct Device {
     pub(super) dma_bufs: Option<ash::khr::external_memory_fd::Device>,
     /// Functions for descriptors of memory, where buffers of ours can be made of opaque ones.
     pub(super) memory_fds: Option<ash::khr::external_memory_fd::Device>,
+    /// Whether memory may be handed over to other drivers.
+    pub(super) has_foreign_family: bool,
+    /// Whether images may be laid out as DRM format modifiers say.
+    pub(super) has_modifiers: bool,
     has_budgets: bool,
     /// How pipelines of the caller's kernels are kept inside their arguments.
     pub(super) guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
@@ -156,6 +160,8 @@ impl Device {
             physical,
             dma_bufs,
             memory_fds,
+            has_foreign_family: extensions.has(ash::ext::queue_family_foreign::NAME),
+            has_modifiers: extensions.has(ash::ext::image_drm_format_modifier::NAME),
             has_budgets: extensions.has(ash::ext::memory_budget::NAME),
             guard,
             cache,

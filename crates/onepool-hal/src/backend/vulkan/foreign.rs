@@ -3,29 +3,43 @@
 use ash::vk::{self, Handle as _};
 
 use super::device::Device;
+use super::fd::{fd_functions, fd_types, kind_of, number};
+use super::guest::{Guest, owner_on};
 use super::import::{external_buffer, refuse};
-use super::importable::DMA_BUF;
 use super::memory::{Buffer, Memory};
+use super::modifier;
 use super::null;
+use super::picture;
+use super::shared::Shared;
 use crate::backend::{
     BufferInfo, DeviceError, ExportedMemory, Foreign, ForeignBuffer, ForeignMemory, MemoryFd, Placement,
 };
 use onepool_core::memory::model::TypeFlags;
+use onepool_core::sync::read;
 
-/// A buffer of the application's, or one on memory of its; `known` tells whether a buffer is one of the context's already.
+/// A buffer of the application's, one on memory of its, or one that stands for an image of its.
 ///
 /// # Safety
 /// As [`ContextBackend::import_buffer`](crate::backend::ContextBackend::import_buffer).
-pub(super) unsafe fn import(
-    device: &Device,
-    foreign: &Foreign,
-    known: impl Fn(vk::Buffer) -> bool,
-) -> Result<Buffer, DeviceError> {
+pub(super) unsafe fn import(shared: &Shared, foreign: &Foreign) -> Result<Buffer, DeviceError> {
+    let device = &shared.device;
+    let known = |raw: vk::Buffer| read(&shared.buffers).iter().any(|buffer| buffer.raw == raw);
+    let known_image = |raw: vk::Image| {
+        let is_it =
+            |buffer: &Buffer| buffer.guest.and_then(|guest| guest.image).is_some_and(|i| i.raw == raw);
+        read(&shared.buffers).iter().any(is_it)
+    };
     // SAFETY: as the caller promises.
     unsafe {
         match foreign {
             Foreign::Buffer(foreign) => adopt(device, foreign, known),
             Foreign::Memory(foreign) => on_memory(device, foreign),
+            Foreign::Image { image, reads, writes } => {
+                picture::adopt(device, &shared.pool, image, (*reads, *writes), known_image)
+            }
+            Foreign::DmaBufImage { image, reads, writes } => {
+                modifier::import(device, &shared.pool, image, (*reads, *writes))
+            }
         }
     }
 }
@@ -48,15 +62,10 @@ unsafe fn adopt(
     if !usage.contains(vk::BufferUsageFlags::STORAGE_BUFFER) {
         return refuse("a buffer of the application's that it made without STORAGE_BUFFER".to_owned());
     }
-    if let Some(owner) = foreign.owner.filter(|owner| *owner != device.family) {
-        return refuse(format!(
-            "a buffer that queue family {owner} owns: release it to family {} first, or make it for concurrent use",
-            device.family
-        ));
-    }
     if known(raw) {
         return refuse("importing a buffer a second time: take parts of the first import".to_owned());
     }
+    let owner = owner_on(device, foreign.owner)?;
     // SAFETY: as the caller promises.
     let requirements = unsafe { device.raw().get_buffer_memory_requirements(raw) };
     if foreign.bytes > requirements.size {
@@ -76,7 +85,9 @@ unsafe fn adopt(
         heap: 0,
         imported: true,
     };
-    Ok(Buffer::foreign(raw, info, usage))
+    let mut buffer = Buffer::foreign(raw, info, usage);
+    buffer.guest = owner.map(|owner| Guest { owner: Some(owner), ..Guest::default() });
+    Ok(buffer)
 }
 
 /// # Safety
@@ -93,6 +104,7 @@ unsafe fn on_memory(device: &Device, foreign: &ForeignMemory) -> Result<Buffer, 
     if foreign.bytes > limit {
         return Err(DeviceError::Limit { what: "a buffer", asked: foreign.bytes, limit });
     }
+    let owner = owner_on(device, foreign.owner)?;
     let handle_types = match foreign.fd {
         Some(kind) => kind_of(kind),
         None => vk::ExternalMemoryHandleTypeFlags::from_raw(foreign.handle_types),
@@ -103,7 +115,9 @@ unsafe fn on_memory(device: &Device, foreign: &ForeignMemory) -> Result<Buffer, 
         unsafe { device.raw().destroy_buffer(raw, None) };
     };
     // SAFETY: as the caller promises.
-    unsafe { back(device, raw, foreign) }.inspect_err(|_| destroy())
+    let mut buffer = unsafe { back(device, raw, foreign) }.inspect_err(|_| destroy())?;
+    buffer.guest = owner.map(|owner| Guest { owner: Some(owner), ..Guest::default() });
+    Ok(buffer)
 }
 
 /// # Safety
@@ -127,7 +141,7 @@ unsafe fn back(device: &Device, raw: vk::Buffer, foreign: &ForeignMemory) -> Res
     }
     let mut bits = needs.memory_type_bits;
     if foreign.fd == Some(MemoryFd::DmaBuf) {
-        bits &= fd_types(device, foreign)?;
+        bits &= fd_types(device, foreign.handle)?;
     }
     let index = match foreign.fd {
         Some(MemoryFd::DmaBuf) => bits.trailing_zeros(),
@@ -226,47 +240,6 @@ pub(super) fn export(
         Buffer::new(raw, BufferInfo { imported: false, ..info(device, bytes, index) }, Memory::Fd(memory)),
         exported,
     ))
-}
-
-fn kind_of(kind: MemoryFd) -> vk::ExternalMemoryHandleTypeFlags {
-    match kind {
-        MemoryFd::Opaque => vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD,
-        MemoryFd::DmaBuf => DMA_BUF,
-    }
-}
-
-fn fd_functions(
-    device: &Device,
-    kind: MemoryFd,
-) -> Result<&ash::khr::external_memory_fd::Device, DeviceError> {
-    let found = match kind {
-        MemoryFd::Opaque => device.memory_fds.as_ref(),
-        MemoryFd::DmaBuf => device.dma_bufs.as_ref(),
-    };
-    found.ok_or_else(|| {
-        let missing = match kind {
-            MemoryFd::Opaque => "opaque descriptors of memory (VK_KHR_external_memory_fd)",
-            MemoryFd::DmaBuf => "dma-bufs (VK_EXT_external_memory_dma_buf)",
-        };
-        DeviceError::Unsupported { what: missing.to_owned() }
-    })
-}
-
-/// The memory types that the driver grants to a dma-buf.
-fn fd_types(device: &Device, foreign: &ForeignMemory) -> Result<u32, DeviceError> {
-    let functions = fd_functions(device, MemoryFd::DmaBuf)?;
-    let mut properties = vk::MemoryFdPropertiesKHR::default();
-    let _turn = device.turn();
-    // SAFETY: the extension is enabled, and the descriptor is a dma-buf's, or the driver refuses it
-    // (VUID-vkGetMemoryFdPropertiesKHR-fd-00673).
-    unsafe { functions.get_memory_fd_properties(DMA_BUF, number(foreign.handle)?, &mut properties) }
-        .map_err(|code| refuse(device, "vkGetMemoryFdPropertiesKHR", code))?;
-    Ok(properties.memory_type_bits)
-}
-
-fn number(handle: u64) -> Result<i32, DeviceError> {
-    i32::try_from(handle)
-        .map_err(|_| DeviceError::Unsupported { what: format!("{handle} as a file descriptor") })
 }
 
 fn info(device: &Device, bytes: u64, index: u32) -> BufferInfo {

@@ -9,6 +9,7 @@ use gpu_allocator::vulkan::{
 use gpu_allocator::{AllocationError, AllocationSizes, AllocatorDebugSettings, MemoryLocation};
 
 use super::device::Device;
+use super::guest::Guest;
 use super::image::Image;
 use super::layer::Layer;
 use super::types::BUFFER_USAGE;
@@ -25,6 +26,8 @@ pub(super) struct Buffer {
     pub(super) raw: vk::Buffer,
     pub(super) info: BufferInfo,
     pub(super) memory: Memory,
+    /// What recordings do about it before and after, where it stands for memory of the application's.
+    pub(super) guest: Option<Guest>,
     usage: vk::BufferUsageFlags,
     // Texel views by (format, offset, bytes).
     views: Mutex<Kept<(vk::Format, u64, u64), vk::BufferView>>,
@@ -48,7 +51,15 @@ pub(super) enum Memory {
 
 impl Buffer {
     pub(super) fn new(raw: vk::Buffer, info: BufferInfo, memory: Memory) -> Self {
-        Buffer { raw, info, memory, usage: BUFFER_USAGE, views: Mutex::default(), images: Mutex::default() }
+        Buffer {
+            raw,
+            info,
+            memory,
+            guest: None,
+            usage: BUFFER_USAGE,
+            views: Mutex::default(),
+            images: Mutex::default(),
+        }
     }
 
     /// A buffer of the application's.
@@ -315,7 +326,7 @@ impl Pool {
     /// # Safety
     /// No unfinished submission uses the buffer.
     pub(super) unsafe fn destroy(&self, device: &Device, buffer: Buffer) {
-        let Buffer { raw, memory, views, images, .. } = buffer;
+        let Buffer { raw, memory, views, images, guest, .. } = buffer;
         // SAFETY: the device is done with the buffer (VUID-vkDestroyBuffer-buffer-00922,
         // VUID-vkDestroyBufferView-bufferView-00936, VUID-vkFreeMemory-memory-00677) and no one else
         // holds these handles. Freeing the memory ends its mapping.
@@ -325,6 +336,9 @@ impl Pool {
             }
             for image in lock(&images).drain() {
                 image.destroy(device);
+            }
+            if let Some(guest) = guest {
+                guest.destroy(device);
             }
             if !matches!(memory, Memory::Foreign) {
                 device.raw().destroy_buffer(raw, None);

@@ -7,6 +7,7 @@ use ash::vk;
 use super::enabled::Enabled;
 use super::features::{Extensions, Features};
 use super::instance::{Instance, render_node_hint};
+use super::processors::processors;
 use super::types::{BUFFER_USAGE, model};
 use super::{NAME, error, wine};
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Limits};
@@ -137,6 +138,8 @@ pub(super) unsafe fn probe(
             Some(family) if family.timestamp_bits > 0 => f64::from(base.limits.timestamp_period),
             _ => 0.0,
         },
+        // SAFETY: as the caller promises, and it speaks 1.1.
+        processors: unsafe { processors(&raw, physical, &listed) },
         // Buffers of an application's are rarely made for it.
         prefers_texels: made.is_none() && software && more.driver.driver_id == vk::DriverId::MESA_LLVMPIPE,
         images: None,
@@ -345,6 +348,7 @@ fn unusable(
         subgroup: 1,
         subgroup_range: [1, 1],
         timestamp_ns: 0.0,
+        processors: None,
         prefers_texels: false,
         images: None,
         advice: vec!["update the driver".to_owned()],

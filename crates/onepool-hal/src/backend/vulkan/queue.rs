@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use super::command::Recorded;
+use super::null;
 use super::semaphore;
 use super::shared::Shared;
 use super::timeline::{NO_OTHERS, Timeline};
 use crate::backend::slots::SlotTable;
-use crate::backend::{DeviceError, QueueBackend, Semaphores, Timepoint};
+use crate::backend::{DeviceError, ForeignCommands, QueueBackend, Semaphores, Timepoint};
 use crate::recording::{PreparedId, Recording};
 use onepool_core::sync::{lock, read, write};
 
@@ -180,6 +181,33 @@ impl QueueBackend for Queue {
             unsafe { self.timeline.submit(device, self.lane, &[prepared.recorded.command], semaphores)? };
         prepared.last.fetch_max(point, Ordering::AcqRel);
         Ok(Timepoint(point))
+    }
+
+    // SAFETY: what the trait asks of the caller.
+    unsafe fn record_into(
+        &self,
+        recording: &Recording,
+        commands: &ForeignCommands,
+    ) -> Result<PreparedId, DeviceError> {
+        let device = &self.shared.device;
+        device.alive()?;
+        if commands.handle == 0 {
+            return Err(null("command buffer"));
+        }
+        if !device.is_shared() {
+            let what =
+                "a command buffer of an application on a device that is not the application's".to_owned();
+            return Err(DeviceError::Unsupported { what });
+        }
+        let checked = AtomicU64::new(self.shared.destroyed());
+        let mut recorded = Recorded::new(device)?;
+        // SAFETY: as the caller promises.
+        if let Err(error) = unsafe { recorded.record_into(&self.shared, recording, commands) } {
+            // SAFETY: the command buffer is not submitted after an error.
+            unsafe { recorded.destroy(device) };
+            return Err(error);
+        }
+        Ok(write(&self.prepared).insert(Prepared { recorded, checked, last: AtomicU64::new(0) }))
     }
 
     fn release_prepared(&self, prepared: PreparedId) {

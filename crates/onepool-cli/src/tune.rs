@@ -1,0 +1,223 @@
+//! `onepool tune` and `--tuning`: kernels chosen by measurement.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::assign;
+use super::error::CliError;
+use super::inspect::{dims, fitting, named};
+use super::open::{CacheArgs, load_on, open_table, selector};
+use super::output::Output;
+use super::place::cache_folder;
+use super::precision::PrecisionArgs;
+use super::table::{Table, count, time};
+use onepool::dtype::DType;
+use onepool::graph::TensorInfo;
+use onepool::session::{Session, SessionBuilder, TunedChoice, Tuning, TuningReport};
+
+/// The argument that says whether measured kernels are taken.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(super) struct TuningArgs {
+    /// Which kernels run: `off` for those of the built-in rules, `kept` for those that `onepool tune` found to be faster on
+    /// this device, or how many seconds to measure what is not known yet.
+    #[arg(long, value_name = "off|kept|SECONDS", default_value = "off", value_parser = tuning)]
+    tuning: Tuning,
+}
+
+fn tuning(text: &str) -> Result<Tuning, String> {
+    match text {
+        "off" => Ok(Tuning::Off),
+        "kept" => Ok(Tuning::Kept),
+        _ => seconds(text).map(Tuning::Within).map_err(|_| {
+            format!("{text:?} is neither `off` nor `kept` nor a number of seconds from 0 to 86400")
+        }),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=86_400.0).contains(s));
+    let seconds = seconds.ok_or_else(|| format!("{text:?} is no number of seconds from 0 to 86400"))?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+impl TuningArgs {
+    /// Asks the builder of a session for it; `cache` is the folder that keeps measurements, where one is named.
+    pub(super) fn apply(self, builder: SessionBuilder, cache: Option<PathBuf>) -> SessionBuilder {
+        let builder = builder.tuning(self.tuning);
+        match cache.or_else(cache_folder) {
+            Some(folder) => builder.tuning_folder(folder),
+            None => builder,
+        }
+    }
+}
+
+/// Arguments of `onepool tune`.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Args {
+    /// The model: an ONNX file, a GGUF file, the graph JSON of TVM, or a folder with one of them.
+    model: PathBuf,
+    /// The parameters of a TVM graph, where they are not in its folder.
+    #[arg(long, value_name = "FILE")]
+    params: Option<PathBuf>,
+    /// The shape of an input that the model leaves open: NAME=1,3,224,224, or only the sizes where there
+    /// is one input.
+    #[arg(long, value_name = "NAME=SIZES")]
+    shape: Vec<String>,
+    /// The size of a dimension that the model only names: batch=1.
+    #[arg(long, value_name = "SYMBOL=SIZE")]
+    dim: Vec<String>,
+    /// A device: `auto`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ... Without it ONEPOOL_DEVICE, then `auto`.
+    #[arg(short, long)]
+    device: Option<String>,
+    /// The most seconds to measure. What takes longest is measured first, and the next call goes on.
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    budget: Duration,
+    #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
+    precision: PrecisionArgs,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    model: String,
+    device: String,
+    /// Where the choices are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    folder: Option<String>,
+    budget_s: f64,
+    /// Nanoseconds of the nodes that were measured.
+    before_ns: u64,
+    /// The same with the kernels that were chosen.
+    after_ns: u64,
+    #[serde(flatten)]
+    report: &'a TuningReport,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`CliError::Usage`] for shapes that do not fit or a device whose kernels are functions of the processor,
+/// [`CliError::Library`].
+pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
+    let desc = args.cache.desc()?;
+    let folder = desc.cache_dir.clone().or_else(cache_folder);
+    let selectors: Vec<String> = args.device.iter().cloned().collect();
+    let table = open_table(&selectors, true, &desc)?;
+    let device = table.first().map(|context| selector(context.info())).unwrap_or_default();
+    if table.first().is_some_and(|context| context.info().native) {
+        return Err(CliError::usage(format!(
+            "--device {device}: there is nothing to choose between on a device whose kernels are the processor's functions"
+        )));
+    }
+    let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
+    let (graph, moved) = load_on(&args.model, args.params.as_deref(), &apis, true, out)?;
+    let mut builder = Session::builder().graph(graph).foreign_nodes(moved).context_desc(desc);
+    builder = args.precision.apply(builder).tuning(Tuning::Within(args.budget));
+    if let Some(folder) = &folder {
+        builder = builder.tuning_folder(folder);
+    }
+    let session = table.into_iter().fold(builder, |builder, context| builder.context(context)).build()?;
+    let infos = shapes(args, &session)?;
+    let spinner = out.progress("measuring", None);
+    session.plan(&infos)?;
+    drop(spinner);
+    let report = session.tuning_report();
+    let (before_ns, after_ns) = report.total_ns();
+    let folder = folder.map(|folder| folder.display().to_string());
+    describe(&report, folder.as_deref(), out)?;
+    out.json(&Report {
+        model: args.model.display().to_string(),
+        device,
+        folder,
+        budget_s: args.budget.as_secs_f64(),
+        before_ns,
+        after_ns,
+        report: &report,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Types and shapes of all inputs.
+fn shapes(args: &Args, session: &Session) -> Result<Vec<TensorInfo>, CliError> {
+    let ios = session.inputs();
+    let given = assign::by_name("--shape", "input", &args.shape, &ios)?;
+    let sizes = dims(&args.dim, &ios)?;
+    let mut infos = Vec::with_capacity(ios.len());
+    for (i, io) in ios.iter().enumerate() {
+        let shape = match given.get(&i) {
+            Some(text) => Some(fitting(io, assign::shape(text)?)?),
+            None => io.shape.as_ref().map(|s| named(s, &sizes)).and_then(|s| s.concrete()),
+        };
+        let Some(shape) = shape else {
+            let open = assign::described(io);
+            return Err(CliError::usage(format!("the shape of {open} is open: give --shape or --dim")));
+        };
+        infos.push(TensorInfo::new(io.dtype.unwrap_or(DType::F32), shape));
+    }
+    Ok(infos)
+}
+
+fn describe(report: &TuningReport, folder: Option<&str>, out: &mut Output) -> Result<(), CliError> {
+    let changed: Vec<&TunedChoice> = report.measured.iter().filter(|choice| choice.is_changed()).collect();
+    let shown = if out.verbose() > 0 { report.measured.iter().collect() } else { changed.clone() };
+    if !shown.is_empty() {
+        let mut table = Table::new(["operator", "for", "nodes", "kernel", "time", "chosen", "time", "gain"]);
+        for choice in shown {
+            let gain = 100.0 * (1.0 - choice.chosen_ns as f64 / choice.default_ns.max(1) as f64);
+            table.row([
+                choice.op.to_owned(),
+                choice.key.to_string(),
+                choice.nodes.to_string(),
+                choice.default.clone(),
+                time(choice.default_ns),
+                if choice.is_changed() { choice.chosen.clone() } else { "-".to_owned() },
+                time(choice.chosen_ns),
+                format!("{gain:.0} %"),
+            ]);
+        }
+        out.table(&table)?;
+    }
+    let (before, after) = report.total_ns();
+    out.line(format_args!(
+        "{} measured in {:.1} s, {} changed; the nodes measured took {} and take {}",
+        count(report.measured.len(), "choice"),
+        report.seconds,
+        changed.len(),
+        time(before),
+        time(after),
+    ))?;
+    if !report.out_of_time.is_empty() {
+        let left = count(report.out_of_time.len(), "choice");
+        out.line(format_args!("the time was over before {left} or more: another call goes on"))?;
+    }
+    if out.verbose() > 0 {
+        for key in &report.not_measured {
+            out.line(format_args!("not measured: {key}"))?;
+        }
+    }
+    match folder {
+        Some(folder) if !report.measured.is_empty() => out.line(format_args!("kept in {folder}")),
+        Some(_) => Ok(()),
+        None => out.line("not kept: there is no cache folder, give --cache DIR"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_is_read() {
+        assert_eq!(tuning("off"), Ok(Tuning::Off));
+        assert_eq!(tuning("kept"), Ok(Tuning::Kept));
+        assert_eq!(tuning("0.5"), Ok(Tuning::Within(Duration::from_millis(500))));
+        for bad in ["", "on", "-1", "NaN", "1e9"] {
+            assert!(tuning(bad).is_err_and(|e| e.contains("`kept`")), "{bad}");
+        }
+        assert!(seconds("kept").is_err());
+    }
+}

@@ -1,0 +1,251 @@
+//! Runs with a cache in pages: tokens of several sequences, without padding between them.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Range;
+
+use super::cache::CacheMemory;
+use super::call::Part;
+use super::error::GenerateError;
+use super::io::DecoderIo;
+use super::logits::Logits;
+use super::page_plan::{inputs, plan_one};
+use super::pages::PagedSequence;
+use super::pool::PagePool;
+use crate::plan::PlannedIo;
+use crate::session::{Binding, RunOptions, Session};
+
+/// Rows are written to pages of a pool.
+#[derive(Debug)]
+pub(super) struct PagedRuns {
+    pool: PagePool,
+    /// Whether no one else has the pool, so that it may be made larger.
+    is_own: bool,
+    sequences: Vec<PagedSequence>,
+    /// The most pages of a sequence.
+    most: usize,
+    largest_chunk: usize,
+    /// Bound runs by tokens and sequences.
+    steps: BTreeMap<(usize, usize), Step>,
+}
+
+#[derive(Debug)]
+struct Step {
+    binding: Binding<'static>,
+    logits: Logits,
+}
+
+impl PagedRuns {
+    /// Runs for sequences of `capacity` tokens; what is planned of the logits of one token too.
+    ///
+    /// # Errors
+    /// What the session says.
+    pub(super) fn new(
+        session: &Session,
+        io: &DecoderIo,
+        pool: PagePool,
+        is_own: bool,
+        capacity: usize,
+    ) -> Result<(Self, PlannedIo), GenerateError> {
+        let most = capacity.div_ceil(pool.page_tokens());
+        let plan = plan_one(session, io, pool.tensors(), pool.pages(), pool.page_tokens())?;
+        let logits = plan.outputs.iter().find(|planned| planned.name == io.logits).cloned();
+        let logits = logits.ok_or_else(|| {
+            GenerateError::Unsupported(format!("the size of {:?} is known only in the run", io.logits))
+        })?;
+        let sequences = vec![pool.table().begin(&[], false).0];
+        let steps = BTreeMap::new();
+        Ok((PagedRuns { pool, is_own, sequences, most, largest_chunk: 1, steps }, logits))
+    }
+
+    pub(super) fn limit_chunk(&mut self, largest: usize) {
+        self.largest_chunk = largest.max(1);
+    }
+
+    pub(super) fn pool(&self) -> &PagePool {
+        &self.pool
+    }
+
+    /// Tokens of the next run of a sequence that has `rest` left.
+    pub(super) fn chunk(&self, rest: usize) -> usize {
+        rest.min(self.largest_chunk)
+    }
+
+    /// Makes room for `sequences`; where the pool is made anew for that, all are empty then.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    pub(super) fn resize(&mut self, session: &Session, sequences: usize) -> Result<(), GenerateError> {
+        self.forget();
+        if self.is_own && self.pool.pages() < sequences * self.most {
+            self.steps.clear();
+            self.pool = self.pool.again(session, sequences * self.most)?;
+            self.sequences.clear();
+        }
+        let mut table = self.pool.table();
+        self.sequences.resize_with(sequences, || table.begin(&[], false).0);
+        Ok(())
+    }
+
+    /// Empties all sequences.
+    pub(super) fn forget(&mut self) {
+        let mut table = self.pool.table();
+        for sequence in &self.sequences {
+            table.truncate(*sequence, 0);
+        }
+    }
+
+    /// Begins a sequence anew where pages have more than `kept` of its `wanted` tokens; gives their number.
+    pub(super) fn begin(&mut self, sequence: usize, wanted: &[u32], kept: usize) -> Option<usize> {
+        let mut table = self.pool.table();
+        let (new, len) = table.begin(wanted, true);
+        if len <= kept {
+            table.end(new);
+            return None;
+        }
+        table.end(std::mem::replace(&mut self.sequences[sequence], new));
+        Some(len)
+    }
+
+    /// Makes a sequence begin with the pages of another.
+    pub(super) fn fork(&mut self, from: usize, to: usize) {
+        let mut table = self.pool.table();
+        let new = table.fork(self.sequences[from]);
+        table.end(std::mem::replace(&mut self.sequences[to], new));
+    }
+
+    pub(super) fn truncate(&mut self, sequence: usize, len: usize) {
+        self.pool.table().truncate(self.sequences[sequence], len);
+    }
+
+    /// Makes room for `more` tokens of a sequence.
+    ///
+    /// # Errors
+    /// [`GenerateError::PagesFull`], and what the device says.
+    pub(super) fn make_room(
+        &self,
+        session: &Session,
+        sequence: usize,
+        more: usize,
+    ) -> Result<(), GenerateError> {
+        self.pool.reserve(session, self.sequences[sequence], more)
+    }
+
+    /// Notes that a sequence has `tokens` after its own.
+    pub(super) fn append(&mut self, sequence: usize, tokens: &[u32]) {
+        self.pool.table().append(self.sequences[sequence], tokens);
+    }
+
+    /// The memory of each tensor, and where in it the first `count` tokens of a sequence lie.
+    pub(super) fn places(&self, sequence: usize, count: usize) -> Vec<(&CacheMemory, Vec<Range<usize>>)> {
+        self.pool.places(self.sequences[sequence], count)
+    }
+
+    /// Runs the tokens of all `parts` at once, of sequences with `lens` tokens; gives the wanted logits of each.
+    ///
+    /// # Errors
+    /// What the session says; sequences are as before then.
+    pub(super) fn run(
+        &mut self,
+        session: &Session,
+        io: &DecoderIo,
+        lens: &[usize],
+        parts: &[Part<'_>],
+        options: Option<&RunOptions>,
+    ) -> Result<Vec<Vec<Vec<f32>>>, GenerateError> {
+        for part in parts {
+            self.make_room(session, part.sequence, part.tokens.len())?;
+        }
+        let tokens: usize = parts.iter().map(|part| part.tokens.len()).sum();
+        let sizes = [tokens.next_power_of_two(), parts.len().next_power_of_two()];
+        let pages: Vec<Vec<u32>> = {
+            let table = self.pool.table();
+            parts.iter().map(|part| table.pages(self.sequences[part.sequence]).to_vec()).collect()
+        };
+        let (pool, most) = (self.pool.clone(), self.most);
+        let _turn = pool.turn();
+        let step = self.step(session, io, sizes)?;
+        step.fill(io, lens, (parts, &pages), sizes, most)?;
+        match options {
+            Some(options) => step.binding.run_with(options)?,
+            None => step.binding.run()?,
+        }
+        let (mut first, mut all) = (0, Vec::new());
+        for part in parts {
+            let rows = (part.from..part.tokens.len())
+                .map(|at| step.logits.row(session, io, &step.binding, 0, first + at));
+            all.push(rows.collect::<Result<Vec<_>, _>>()?);
+            first += part.tokens.len();
+        }
+        parts.iter().for_each(|part| self.append(part.sequence, part.tokens));
+        Ok(all)
+    }
+
+    /// The bound run of so many tokens and sequences.
+    fn step(
+        &mut self,
+        session: &Session,
+        io: &DecoderIo,
+        [tokens, sequences]: [usize; 2],
+    ) -> Result<&mut Step, GenerateError> {
+        match self.steps.entry((tokens, sequences)) {
+            Entry::Occupied(step) => Ok(step.into_mut()),
+            Entry::Vacant(place) => {
+                let mut builder = inputs(session, io, [tokens, sequences, self.most])?;
+                for (tensor, memory) in self.pool.bind()? {
+                    builder = builder.update(&tensor.past, &tensor.present, memory);
+                }
+                let (logits, builder) = Logits::bind(session, io, builder)?;
+                if logits.rows() != tokens {
+                    let what = "a graph with pages that does not give the logits of each token".to_owned();
+                    return Err(GenerateError::Unsupported(what));
+                }
+                Ok(place.insert(Step { binding: builder.build()?, logits }))
+            }
+        }
+    }
+}
+
+impl Step {
+    /// Writes the inputs of a run, filled up with tokens that belong to no sequence and with sequences of no token.
+    fn fill(
+        &mut self,
+        io: &DecoderIo,
+        lens: &[usize],
+        (parts, pages): (&[Part<'_>], &[Vec<u32>]),
+        [tokens, sequences]: [usize; 2],
+        most: usize,
+    ) -> Result<(), GenerateError> {
+        let Some(places) = &io.pages else { return Ok(()) };
+        let mut ids: Vec<i64> = parts.iter().flat_map(|part| part.tokens).map(|t| i64::from(*t)).collect();
+        ids.resize(tokens, 0);
+        io.ids.write_all(&mut self.binding, &[tokens], &ids)?;
+        if let Some(positions) = &io.positions {
+            let own = |part: &Part<'_>| (lens[part.sequence]..).take(part.tokens.len()).map(|p| p as i64);
+            let mut all: Vec<i64> = parts.iter().flat_map(own).collect();
+            all.resize(tokens, 0);
+            positions.write_all(&mut self.binding, &[tokens], &all)?;
+        }
+        let mut ends = vec![0];
+        for part in parts {
+            ends.push(ends.last().copied().unwrap_or(0) + part.tokens.len() as i64);
+        }
+        ends.resize(sequences + 1, ends.last().copied().unwrap_or(0));
+        places.ends.write_all(&mut self.binding, &[sequences + 1], &ends)?;
+        let mut past: Vec<i64> = parts.iter().map(|part| lens[part.sequence] as i64).collect();
+        past.resize(sequences, 0);
+        places.past.write_all(&mut self.binding, &[sequences], &past)?;
+        let mut table = vec![-1; sequences * most];
+        for (row, pages) in table.chunks_mut(most.max(1)).zip(pages) {
+            row.iter_mut().zip(pages).for_each(|(place, page)| *place = i64::from(*page));
+        }
+        places.table.write_all(&mut self.binding, &[sequences, most], &table)
+    }
+}
+
+impl Drop for PagedRuns {
+    fn drop(&mut self) {
+        let mut table = self.pool.table();
+        self.sequences.iter().for_each(|sequence| table.end(*sequence));
+    }
+}

@@ -1,0 +1,387 @@
+//! Runs the candidates of one node alone, on memory of their own, and compares what they compute.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::decide::Trial;
+use crate::backend::{DeviceInfo, Placement};
+use crate::device::{Buffer, Kernel, Prepared};
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorInfo};
+use crate::kernel;
+use crate::memory::coherency::{Access, Barrier};
+use crate::ops::{ChoiceKey, Choices, Lowered, OpCx, Operand, Step, StepKernel};
+use crate::plan::{PlanOptions, TunableNode};
+use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
+use crate::session::core::device::{Device, part};
+use crate::session::core::sources::KernelSources;
+use crate::session::error::Error;
+
+/// The most bytes of a node's tensors, scratch memory and packed constants, of all candidates together.
+const MAX_BYTES: u64 = 1 << 30;
+/// A candidate is repeated until it takes about this long: clocks of devices are coarse.
+const LONG_NS: u64 = 100_000;
+const MAX_REPEATS: u64 = 16;
+/// A node that takes longer is not measured: a display on the same device would wait for it again and again.
+const TOO_LONG_NS: u64 = 500_000_000;
+
+/// How far results of candidates may be apart, relative to the element and to the largest element: sums in another order
+/// cancel differently.
+const RELATIVE: f64 = 1e-3;
+const OF_LARGEST: f64 = 1e-4;
+/// The same for elements of 16 bits.
+const HALF_RELATIVE: f64 = 1e-2;
+const HALF_OF_LARGEST: f64 = 2e-3;
+
+/// A node on a device: what its candidates share.
+pub(super) struct Bench<'a> {
+    device: &'a Device,
+    sources: &'a KernelSources,
+    node: &'a TunableNode,
+    inputs: Vec<Option<Buffer>>,
+    outputs: Vec<Buffer>,
+    unused: Buffer,
+    /// Bytes that are left.
+    left: u64,
+}
+
+/// Whether a choice can be measured.
+pub(super) enum Measurable<'a, 'b> {
+    /// These are its candidates.
+    Yes(Candidates<'a, 'b>),
+    /// It cannot.
+    No,
+    /// The time was over before all were ready.
+    OutOfTime,
+}
+
+/// A candidate with its kernels and memory.
+struct Ready {
+    prepared: Prepared,
+    /// Kernels and memory that the recording uses.
+    _kernels: Vec<Kernel>,
+    _buffers: Vec<Buffer>,
+}
+
+/// The candidates of one choice, ready to run.
+pub(super) struct Candidates<'a, 'b> {
+    bench: &'b Bench<'a>,
+    ready: Vec<Option<Ready>>,
+    repeats: u64,
+    /// What the first candidate computes, once that was asked for.
+    wanted: Option<Vec<Tensor>>,
+}
+
+impl<'a> Bench<'a> {
+    /// Memory for `node` with random elements where they are not known; `None` for a node that needs too much, or whose
+    /// elements decide what it does.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(super) fn new(
+        device: &'a Device,
+        sources: &'a KernelSources,
+        node: &'a TunableNode,
+    ) -> Result<Option<Bench<'a>>, Error> {
+        let cx = &node.cx;
+        let is_free =
+            |i: usize| cx.value(i).is_none() && cx.input_opt(i).is_some_and(|x| !x.dtype.is_float());
+        let Some(left) = MAX_BYTES.checked_sub(cx.bytes_touched()) else { return Ok(None) };
+        if (0..cx.input_count()).any(is_free) {
+            return Ok(None);
+        }
+        let mut inputs = Vec::with_capacity(cx.input_count());
+        for i in 0..cx.input_count() {
+            let Some(info) = cx.input_opt(i) else {
+                inputs.push(None);
+                continue;
+            };
+            let buffer = device.buffer(info.bytes() as u64, Placement::Device, "tuning")?;
+            match cx.value(i) {
+                Some(value) => device.write(&buffer, value.bytes())?,
+                None => device.write(&buffer, &random(info, i as u64 + 1))?,
+            }
+            inputs.push(Some(buffer));
+        }
+        let own = |info: &TensorInfo| device.buffer(info.bytes() as u64, Placement::Device, "tuning");
+        let outputs = cx.outputs().iter().map(own).collect::<Result<_, _>>()?;
+        let unused = device.buffer(256, Placement::Device, "tuning")?;
+        Ok(Some(Bench { device, sources, node, inputs, outputs, unused, left }))
+    }
+
+    /// The candidates `names` for `key`, where all other choices are `choices`. The first one must be measurable; others
+    /// that cannot run are left out.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for a device that is lost.
+    pub(super) fn candidates(
+        &self,
+        info: &DeviceInfo,
+        options: &PlanOptions,
+        choices: &Choices,
+        (key, names): (&ChoiceKey, &[String]),
+        is_over: impl Fn() -> bool,
+    ) -> Result<Measurable<'a, '_>, Error> {
+        let mut left = self.left;
+        let mut make = |name: &String, repeats: u64| -> Result<Option<Ready>, Error> {
+            let Some(lowered) = self.node.lower(info, options, Some(&choices.with(key, name)))? else {
+                return Ok(None);
+            };
+            let bytes = lowered.scratch.iter().chain(lowered.packed.iter().map(|p| &p.bytes));
+            let bytes = bytes.fold(0u64, |sum, bytes| sum.saturating_add(*bytes as u64));
+            let Some(rest) = left.checked_sub(bytes) else { return Ok(None) };
+            left = rest;
+            runnable(self.ready(&lowered, repeats), name)
+        };
+        let Some(first) = names.first() else { return Ok(Measurable::No) };
+        let Some(alone) = make(first, 1)? else { return Ok(Measurable::No) };
+        // Drivers compile in the first run.
+        let twice = self.time(&alone, 1).and_then(|_| self.time(&alone, 1));
+        let Some(nanos) = runnable(twice, first)?.filter(|nanos| *nanos <= TOO_LONG_NS) else {
+            return Ok(Measurable::No);
+        };
+        let repeats = (LONG_NS / nanos.max(1)).clamp(1, MAX_REPEATS);
+        let mut ready = vec![if repeats == 1 { Some(alone) } else { make(first, repeats)? }];
+        for name in names.iter().skip(1) {
+            // Drivers take long to compile.
+            if is_over() {
+                return Ok(Measurable::OutOfTime);
+            }
+            ready.push(make(name, repeats)?);
+        }
+        Ok(match ready.iter().flatten().count() {
+            0 | 1 => Measurable::No,
+            _ => Measurable::Yes(Candidates { bench: self, ready, repeats, wanted: None }),
+        })
+    }
+
+    /// Kernels, memory and commands of `repeats` runs of a lowering.
+    fn ready(&self, lowered: &Lowered, repeats: u64) -> Result<Ready, Error> {
+        let own = |bytes: usize| self.device.buffer(bytes as u64, Placement::Device, "tuning");
+        let mut buffers = lowered.scratch.iter().map(|bytes| own(*bytes)).collect::<Result<Vec<_>, _>>()?;
+        for packed in &lowered.packed {
+            let mut bytes = vec![0; packed.bytes];
+            (packed.pack)(&packed.source, &mut bytes).map_err(|source| {
+                let (node, op) = (self.node.name.clone(), self.node.op.name().to_owned());
+                crate::graph::GraphError::Node { node, op, source }
+            })?;
+            let buffer = own(packed.bytes)?;
+            self.device.write(&buffer, &bytes)?;
+            buffers.push(buffer);
+        }
+        let memory = Memory { bench: self, lowered, buffers: &buffers };
+        let (mut once, mut kernels) = (Vec::new(), Vec::new());
+        let order = Command::Barrier(Barrier { src: Access::DEVICE, dst: Access::DEVICE });
+        for (at, step) in lowered.steps.iter().enumerate() {
+            if !lowered.no_barrier_before.contains(&at) {
+                once.push(order.clone());
+            }
+            once.push(match step {
+                Step::Dispatch { kernel, spec, args, params, groups } => {
+                    let source = match kernel {
+                        StepKernel::Table(id) => self.sources.shipped(*id),
+                        StepKernel::Module(source) => Arc::clone(source),
+                    };
+                    let kernel = self.device.context.create_kernel(&source, spec)?;
+                    let args: Vec<_> = args.iter().zip(kernel.source().accesses()).collect();
+                    let is_written = |(arg, access): &&(&Operand, Access)| {
+                        **arg != Operand::Unused && !access.writes().is_empty()
+                    };
+                    let written = args.iter().find(is_written).map(|(arg, _)| *arg);
+                    let range = |arg: &Operand, access: Access| match written {
+                        // To a driver's checks it is a write, which has its barriers in what the kernel does write.
+                        Some(written) if *arg == Operand::Unused && !access.writes().is_empty() => {
+                            memory.range(written)
+                        }
+                        _ => memory.range(arg),
+                    };
+                    let args = args.iter().map(|(arg, access)| Arg::Buffer(range(arg, *access), *access));
+                    let args = args.collect();
+                    let dispatch =
+                        Dispatch { kernel: kernel.id(), args, params: params.clone(), groups: *groups };
+                    kernels.push(kernel);
+                    Command::Dispatch(dispatch)
+                }
+                Step::Copy { src, dst, bytes } => {
+                    Command::Copy { src: memory.part(src, *bytes), dst: memory.part(dst, *bytes) }
+                }
+                Step::Fill { dst, value } => {
+                    let range = memory.range(dst);
+                    let bytes = range.bytes.next_multiple_of(4);
+                    Command::Fill { dst: BufferRange { bytes, ..range }, value: *value }
+                }
+            });
+        }
+        let mut commands = vec![order.clone(), Command::Timestamp { slot: 0 }];
+        (0..repeats).for_each(|_| commands.extend(once.iter().cloned()));
+        commands.extend([order, Command::Timestamp { slot: 1 }]);
+        let recording = Recording { commands, timestamps: 2, ..Recording::default() };
+        let prepared = kernel::prepare(&self.device.queue, recording, &[])?;
+        Ok(Ready { prepared, _kernels: kernels, _buffers: buffers })
+    }
+
+    /// Nanoseconds of one of `repeats` runs, by the device's clock where it has one.
+    fn time(&self, ready: &Ready, repeats: u64) -> Result<u64, Error> {
+        let begin = Instant::now();
+        let event = self.device.queue.submit_prepared(&ready.prepared)?;
+        event.wait()?;
+        let host = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let nanos = match event.timestamps()?[..] {
+            [first, last] if last > first => last - first,
+            _ => host,
+        };
+        Ok(nanos / repeats.max(1))
+    }
+
+    /// What a candidate computes.
+    fn results(&self, ready: &Ready) -> Result<Vec<Tensor>, Error> {
+        for output in &self.outputs {
+            self.device.clear(output)?;
+        }
+        self.device.queue.submit_prepared(&ready.prepared)?.wait()?;
+        let read = |(buffer, info): (&Buffer, &TensorInfo)| -> Result<Tensor, Error> {
+            let mut bytes = vec![0; info.bytes()];
+            self.device.read(buffer, &mut bytes)?;
+            Ok(Tensor::from_bytes(info.clone(), &bytes)?)
+        };
+        self.outputs.iter().zip(self.node.cx.outputs()).map(read).collect()
+    }
+}
+
+impl Trial for Candidates<'_, '_> {
+    type Error = Error;
+
+    fn count(&self) -> usize {
+        self.ready.len()
+    }
+
+    fn time(&mut self, at: usize) -> Result<Option<u64>, Error> {
+        let Some(Some(ready)) = self.ready.get(at) else { return Ok(None) };
+        let timed = runnable(self.bench.time(ready, self.repeats), "candidate")?;
+        if timed.is_none()
+            && let Some(ready) = self.ready.get_mut(at)
+        {
+            *ready = None;
+        }
+        Ok(timed)
+    }
+
+    fn agrees(&mut self, at: usize) -> Result<bool, Error> {
+        let (Some(Some(first)), Some(Some(other))) = (self.ready.first(), self.ready.get(at)) else {
+            return Ok(false);
+        };
+        if self.wanted.is_none() {
+            self.wanted = Some(self.bench.results(first)?);
+        }
+        let got = self.bench.results(other)?;
+        let wanted = self.wanted.as_deref().unwrap_or_default();
+        Ok(got.len() == wanted.len() && got.iter().zip(wanted).all(|(got, wanted)| is_close(got, wanted)))
+    }
+}
+
+/// What came of a step of a measurement: nothing, with a note, where it failed for this candidate alone.
+fn runnable<T>(result: Result<T, Error>, name: &str) -> Result<Option<T>, Error> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if error.is_lost() => Err(error),
+        Err(error) => {
+            tracing::info!(target: "onepool::tuning", name, %error, "cannot be measured");
+            Ok(None)
+        }
+    }
+}
+
+/// Where the operands of a lowering lie.
+struct Memory<'m, 'a> {
+    bench: &'m Bench<'a>,
+    lowered: &'m Lowered,
+    /// Scratch ranges, then packed constants.
+    buffers: &'m [Buffer],
+}
+
+impl Memory<'_, '_> {
+    /// The bytes of an operand, at least one word: kernels get no empty ranges.
+    fn range(&self, operand: &Operand) -> BufferRange {
+        let cx: &OpCx = &self.bench.node.cx;
+        let (scratch, unused) = (self.lowered.scratch.len(), &self.bench.unused);
+        let of = |buffer: Option<&Buffer>, bytes: Option<usize>| {
+            part(buffer.unwrap_or(unused), bytes.map_or(4, |bytes| bytes.max(4)) as u64)
+        };
+        match *operand {
+            Operand::Input(i) => {
+                let buffer = self.bench.inputs.get(i).and_then(Option::as_ref);
+                of(buffer, cx.input_opt(i).map(TensorInfo::bytes))
+            }
+            Operand::Output(i) => of(self.bench.outputs.get(i), cx.outputs().get(i).map(TensorInfo::bytes)),
+            Operand::Scratch(i) => of(self.buffers.get(i), self.lowered.scratch.get(i).copied()),
+            Operand::Packed(i) => {
+                of(self.buffers.get(scratch + i), self.lowered.packed.get(i).map(|p| p.bytes))
+            }
+            // Nodes with images are not measured.
+            Operand::Image(..) | Operand::ImageOutput(_) | Operand::Unused => of(None, None),
+        }
+    }
+
+    fn part(&self, (operand, offset): &(Operand, u64), bytes: u64) -> BufferRange {
+        let range = self.range(operand);
+        BufferRange { offset: range.offset + offset, bytes, ..range }
+    }
+}
+
+/// Elements of -1 to 1 in no order; zeros of a type that is no float.
+fn random(info: &TensorInfo, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let values = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    });
+    let values = values.take(info.shape.elements());
+    match info.dtype {
+        DType::F32 => values.flat_map(f32::to_ne_bytes).collect(),
+        DType::F16 => values.flat_map(|v| half::f16::from_f32(v).to_ne_bytes()).collect(),
+        DType::BF16 => values.flat_map(|v| half::bf16::from_f32(v).to_ne_bytes()).collect(),
+        DType::F64 => values.flat_map(|v| f64::from(v).to_ne_bytes()).collect(),
+        _ => vec![0; info.bytes()],
+    }
+}
+
+/// Whether two results differ by no more than roundings.
+fn is_close(got: &Tensor, wanted: &Tensor) -> bool {
+    if !wanted.dtype().is_float() {
+        return got.bytes() == wanted.bytes();
+    }
+    let (Ok(got), Ok(all)) = (got.to_f32s(), wanted.to_f32s()) else { return false };
+    let (relative, of_largest) = match wanted.dtype() {
+        DType::F32 | DType::F64 => (RELATIVE, OF_LARGEST),
+        _ => (HALF_RELATIVE, HALF_OF_LARGEST),
+    };
+    let finite = all.iter().filter(|v| v.is_finite());
+    let largest = finite.fold(0.0f32, |largest, v| largest.max(v.abs()));
+    let near = |(got, wanted): (&f32, &f32)| {
+        let (got, wanted) = (f64::from(*got), f64::from(*wanted));
+        got == wanted
+            || got.is_nan() && wanted.is_nan()
+            || (got - wanted).abs() <= relative * wanted.abs() + of_largest * f64::from(largest)
+    };
+    got.len() == all.len() && got.iter().zip(&all).all(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_differ_by_roundings_at_most() {
+        let of = |values: [f32; 3]| Tensor::new([3], &values).unwrap();
+        let wanted = of([1000.0, 0.0, f32::NAN]);
+        assert!(is_close(&of([1000.5, 0.05, f32::NAN]), &wanted));
+        assert!(!is_close(&of([1002.0, 0.0, f32::NAN]), &wanted));
+        assert!(!is_close(&of([1000.0, 0.2, f32::NAN]), &wanted));
+        assert!(!is_close(&of([1000.0, 0.0, 1.0]), &wanted));
+        assert!(!is_close(&of([f32::INFINITY, 0.0, f32::NAN]), &wanted));
+        let ints = |last: i32| Tensor::new([2], &[1, last]).unwrap();
+        assert!(is_close(&ints(2), &ints(2)) && !is_close(&ints(2), &ints(3)));
+    }
+}
