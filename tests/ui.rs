@@ -53,7 +53,7 @@ fn unsound_uses_do_not_compile() {
     let mut wrong = Vec::new();
     for program in &programs {
         let got = refusal(program).unwrap_or_else(|| panic!("{} compiles", program.display()));
-        let kept = program.with_extension("stderr");
+        let kept = program.with_extension("txt");
         if std::env::var_os("ONEPOOL_WRITE_UI").is_some() {
             std::fs::write(&kept, &got).unwrap();
         }
