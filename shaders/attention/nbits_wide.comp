@@ -18,6 +18,7 @@ layout(local_size_x = 128) in;
 #include "nbits.glsl"
 SPEC(4, uint, COLS, 1u);    // 1 to COLS_MAX, of both matrices together
 SPEC(5, uint, SPLIT, 1u);   // 1, 2 or 4
+SPEC(11, uint, HELD, 4u);   // rows that an invocation holds sums of: at least m
 #ifdef GATED
 #include "activation.glsl"
 SPEC(8, uint, ACTIVATION, 0u);
@@ -67,7 +68,7 @@ void main()
             }
         }
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-            if (r < p.m) {
+            if (r < HELD && r < p.m) {
                 vec4 x[UNIT / 4u];
                 vec4 all = vec4(0.0);
                 [[unroll]] for (uint i = 0u; i < UNIT / 4u; ++i) {
@@ -93,7 +94,7 @@ void main()
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
-            if (r < p.m && c < COLS) {
+            if (r < HELD && r < p.m && c < COLS) {
                 sums[(r * COLS_MAX + c) * LANES * TEAMS + t] = own[r][c];
             }
         }
@@ -103,7 +104,7 @@ void main()
         if (lane < step) {
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
-                    if (r < p.m && c < COLS) {
+                    if (r < HELD && r < p.m && c < COLS) {
                         uint at = (r * COLS_MAX + c) * LANES * TEAMS + t;
                         sums[at] += sums[at + step];
                     }

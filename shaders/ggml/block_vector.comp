@@ -18,6 +18,7 @@ layout(local_size_x = 128) in;
 SPEC(2, uint, BIASED, 0u);
 SPEC(3, uint, COLS, 1u);    // 1 to COLS_MAX, of both matrices together
 SPEC(4, uint, SPLIT, 1u);   // 1, 2 or 4
+SPEC(8, uint, HELD, 4u);    // rows that an invocation holds sums of: at least m
 #ifdef GATED
 #include "activation.glsl"
 SPEC(5, uint, ACTIVATION, 0u);
@@ -77,7 +78,7 @@ void main()
                 }
             }
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-                if (r < p.m) {
+                if (r < HELD && r < p.m) {
                     vec4 x[4];
                     vec4 all = vec4(0.0);
                     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
@@ -101,7 +102,7 @@ void main()
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
-            if (r < p.m && c < COLS) {
+            if (r < HELD && r < p.m && c < COLS) {
                 sums[(r * COLS_MAX + c) * LANES * TEAMS + t] = own[r][c];
             }
         }
@@ -111,7 +112,7 @@ void main()
         if (lane < step) {
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
-                    if (r < p.m && c < COLS) {
+                    if (r < HELD && r < p.m && c < COLS) {
                         uint at = (r * COLS_MAX + c) * LANES * TEAMS + t;
                         sums[at] += sums[at + step];
                     }

@@ -1,15 +1,17 @@
-// Few rows times a matrix that is read four elements at a time: sizes along its contiguous axis and all its distances are
-// multiples of four. With columns of B contiguous a team of 32 invocations sums one column, else an invocation sums a
-// part of four columns.
+// Few rows times a matrix that is read four elements at a time, with EIGHT eight: sizes along its contiguous axis and all
+// its strides are multiples of that. With columns of B contiguous a team of 32 invocations sums one column, else an
+// invocation sums a part of four columns.
 // With GATED the result is a function of that product times another of the same A with a second matrix as B is.
 // variant: f32                T=f32 VEC=vec4
 // variant: f16                T=f16 VEC=f16vec4 EXT_STORAGE16
 // variant: f32_columns        T=f32 VEC=vec4 COLUMNS
 // variant: f16_columns        T=f16 VEC=f16vec4 EXT_STORAGE16 COLUMNS
+// variant: f16_columns8       T=f16 VEC=f16vec4 EXT_STORAGE16 COLUMNS EIGHT
 // variant: f32_gated          T=f32 VEC=vec4 GATED
 // variant: f16_gated          T=f16 VEC=f16vec4 EXT_STORAGE16 GATED
 // variant: f32_columns_gated  T=f32 VEC=vec4 COLUMNS GATED
 // variant: f16_columns_gated  T=f16 VEC=f16vec4 EXT_STORAGE16 COLUMNS GATED
+// variant: f16_columns8_gated T=f16 VEC=f16vec4 EXT_STORAGE16 COLUMNS EIGHT GATED
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -21,17 +23,28 @@ layout(local_size_x = 256) in;
 SPEC(2, uint, BIASED, 0u);
 SPEC(3, uint, ACTIVATION, 0u);
 SPEC(4, uint, ACROSS, 8u);     // invocations side by side along rows of B
+SPEC(5, uint, HELD, 4u);       // rows that an invocation holds sums of: at least m
+
+#ifdef EIGHT
+#define STORED uvec4
+#define WEIGHTS uvec4
+const uint EACH = 8u;
+#else
+#define STORED VEC
+#define WEIGHTS vec4
+const uint EACH = 4u;
+#endif
 
 #ifdef COLUMNS
 layout(set = 0, binding = 0, std430) readonly buffer A { VEC a[]; };
 #else
 layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
 #endif
-layout(set = 0, binding = 1, std430) readonly buffer B { VEC b[]; };
+layout(set = 0, binding = 1, std430) readonly buffer B { STORED b[]; };
 layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #ifdef GATED
-layout(set = 0, binding = 4, std430) readonly buffer OtherB { VEC other_b[]; };
+layout(set = 0, binding = 4, std430) readonly buffer OtherB { STORED other_b[]; };
 const uint MATRICES = 2u;
 #else
 const uint MATRICES = 1u;
@@ -83,6 +96,19 @@ vec4 next(inout vec4 own[ROWS])
     return first;
 }
 
+#ifdef COLUMNS
+// A sum, with the products of EACH elements of A from the fours at `at` on, and of B.
+vec4 with_products(vec4 sum, uint at, WEIGHTS weights)
+{
+#ifdef EIGHT
+    sum = fma(vec4(a[at]), vec4(unpackHalf2x16(weights.x), unpackHalf2x16(weights.y)), sum);
+    return fma(vec4(a[at + 1u]), vec4(unpackHalf2x16(weights.z), unpackHalf2x16(weights.w)), sum);
+#else
+    return fma(vec4(a[at]), weights, sum);
+#endif
+}
+#endif
+
 void main()
 {
     uint t = gl_LocalInvocationIndex;
@@ -99,19 +125,26 @@ void main()
     uint col = gl_WorkGroupID.x * COLS + t / TEAM;
     uint part = t % TEAM;
     if (col < p.n) {
-        uint from = (b_at + col * p.b_col) / 4u;
-        for (uint k = part; k < p.k / 4u; k += TEAM) {
-            vec4 weights = vec4(b[from + k]);
+        uint from = (b_at + col * p.b_col) / EACH;
+        uint steps = p.k / EACH;
+        // Two steps are under way at once; what is read twice at the end is not added.
+        for (uint k = part; k < steps; k += 2u * TEAM) {
+            uint late = min(k + TEAM, steps - 1u);
+            WEIGHTS weights[2] = { WEIGHTS(b[from + k]), WEIGHTS(b[from + late]) };
 #ifdef GATED
-            vec4 others = vec4(other_b[from + k]);
+            WEIGHTS others[2] = { WEIGHTS(other_b[from + k]), WEIGHTS(other_b[from + late]) };
 #endif
-            [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-                if (r < p.m) {
-                    vec4 x = vec4(a[(a_at + r * p.a_row) / 4u + k]);
-                    own[r] = fma(x, weights, own[r]);
+            [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+                if (k + i * TEAM < steps) {
+                    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                        if (r < HELD && r < p.m) {
+                            uint at = (a_at + r * p.a_row + (k + i * TEAM) * EACH) / 4u;
+                            own[r] = with_products(own[r], at, weights[i]);
 #ifdef GATED
-                    other[r] = fma(x, others, other[r]);
+                            other[r] = with_products(other[r], at, others[i]);
 #endif
+                        }
+                    }
                 }
             }
         }
@@ -149,7 +182,7 @@ void main()
 #endif
             from += 4u * step;
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-                if (r < p.m) {
+                if (r < HELD && r < p.m) {
                     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
                         float x = float(a[a_at + r * p.a_row + (k + i * parts) * p.a_col]);
                         own[r] += x * weights[i];
@@ -167,7 +200,7 @@ void main()
 #endif
             from += step;
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-                if (r < p.m) {
+                if (r < HELD && r < p.m) {
                     float x = float(a[a_at + r * p.a_row + k * p.a_col]);
                     own[r] += x * weights;
 #ifdef GATED

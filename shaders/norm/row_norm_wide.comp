@@ -8,9 +8,6 @@
 #include "grid.glsl"
 #include "stats.glsl"
 
-const uint HELD = 4u;           // rust: vectors of four elements that an invocation holds
-const uint MOST_LANES = 1024u;  // rust: the most invocations of a team
-
 LOCAL_SIZE(0, 256);
 SPEC(1, uint, CENTER, 1u);        // whether the mean is subtracted
 SPEC(2, uint, SCALED, 1u);        // whether each element has a scale
@@ -32,26 +29,7 @@ layout(push_constant) uniform Params
     float epsilon;
 } p;
 
-shared float parts[MOST_LANES];
-
-// The sum of all elements of the team.
-float total(vec4 v)
-{
-    uint t = gl_LocalInvocationIndex;
-    uint lane = t % TEAM;
-    parts[t] = (v.x + v.y) + (v.z + v.w);
-    barrier();
-    for (uint step = TEAM / 2u; step > 0u; step /= 2u) {
-        if (lane < step) {
-            parts[t] += parts[t + step];
-        }
-        barrier();
-    }
-    float sum = parts[t - lane];
-    // The parts are reused.
-    barrier();
-    return sum;
-}
+#include "team.glsl"
 
 void main()
 {

@@ -7,9 +7,6 @@
 #include "spec.glsl"
 #include "grid.glsl"
 
-const uint HELD = 4u;          // rust: vectors of four elements that an invocation holds
-const uint MOST_LANES = 1024u; // rust: the most invocations of a team
-
 LOCAL_SIZE(0, 256);
 SPEC(1, uint, LOGARITHM, 0u);
 SPEC(2, uint, TEAM, 64u);      // a power of two
@@ -23,27 +20,7 @@ layout(push_constant) uniform Params
     uint quads;  // fours of elements in a row
 } p;
 
-shared float parts[MOST_LANES];
-
-// The largest value of the team, or the sum of all.
-float over_team(bool largest, float v)
-{
-    uint t = gl_LocalInvocationIndex;
-    uint lane = t % TEAM;
-    parts[t] = v;
-    barrier();
-    for (uint step = TEAM / 2u; step > 0u; step /= 2u) {
-        if (lane < step) {
-            float other = parts[t + step];
-            parts[t] = largest ? max(parts[t], other) : parts[t] + other;
-        }
-        barrier();
-    }
-    float all = parts[t - lane];
-    // The parts are reused.
-    barrier();
-    return all;
-}
+#include "team.glsl"
 
 void main()
 {
@@ -69,7 +46,7 @@ void main()
             held[h] = e;
         }
     }
-    float sum = over_team(false, (sums.x + sums.y) + (sums.z + sums.w));
+    float sum = total(sums);
     float log_sum = log(sum);
     for (uint h = 0u; h < HELD; ++h) {
         uint at = lane + h * TEAM;

@@ -10,7 +10,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
-use crate::ops::norm::statistics;
+use crate::ops::norm::{statistics, teams};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
@@ -102,8 +102,6 @@ impl Operator for SkipNorm {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { rows, len, skips, .. } = self.resolve(cx)?;
-        let grouped = lower.grouped(len);
-        let kernel = variants::SkipNorm { t: cx.dtype(0)?, grouped }.id()?;
         word(rows * len)?;
         if rows * len == 0 {
             return Ok(());
@@ -111,19 +109,7 @@ impl Operator for SkipNorm {
         let outputs = cx.outputs().len();
         let (shift, bias) = self.places();
         let pick = |i: Option<usize>| i.filter(|i| cx.has(*i)).map_or(Operand::Unused, Operand::Input);
-        let spec = [
-            (spec::skip_norm::CENTER, u32::from(self.center)),
-            (spec::skip_norm::SHIFTED, u32::from(shift.is_some_and(|i| cx.has(i)))),
-            (spec::skip_norm::BIASED, u32::from(cx.has(bias))),
-            (spec::skip_norm::SUM, u32::from(outputs > 3)),
-            (spec::skip_norm::STATS, outputs.saturating_sub(1).min(2) as u32),
-        ];
-        let params = params::SkipNorm {
-            rows: word(rows)?,
-            len: word(len)?,
-            skips: word(skips)?,
-            epsilon: self.epsilon,
-        };
+        let shifted = u32::from(shift.is_some_and(|i| cx.has(i)));
         let out = |i: usize| if i < outputs { Operand::Output(i) } else { Operand::Unused };
         let args = [
             Operand::Input(0),
@@ -136,6 +122,37 @@ impl Operator for SkipNorm {
             out(1),
             out(2),
         ];
+        let t = cx.dtype(0)?;
+        let stats = outputs.saturating_sub(1).min(2) as u32;
+        if let Some([team, local, groups]) = teams(lower, len, rows) {
+            let spec = [
+                (spec::skip_norm_wide::LOCAL_SIZE_X, local as u32),
+                (spec::skip_norm_wide::CENTER, u32::from(self.center)),
+                (spec::skip_norm_wide::SHIFTED, shifted),
+                (spec::skip_norm_wide::BIASED, u32::from(cx.has(bias))),
+                (spec::skip_norm_wide::SUM, u32::from(outputs > 3)),
+                (spec::skip_norm_wide::STATS, stats),
+                (spec::skip_norm_wide::TEAM, team as u32),
+            ];
+            let (rows, quads, skips) = (word(rows)?, word(len / 4)?, word(skips)?);
+            let params = params::SkipNormWide { rows, quads, skips, epsilon: self.epsilon };
+            return lower.dispatch_rows(variants::SkipNormWide { t }.id()?, &spec, &args, &params, groups, true);
+        }
+        let grouped = lower.grouped(len);
+        let kernel = variants::SkipNorm { t, grouped }.id()?;
+        let spec = [
+            (spec::skip_norm::CENTER, u32::from(self.center)),
+            (spec::skip_norm::SHIFTED, shifted),
+            (spec::skip_norm::BIASED, u32::from(cx.has(bias))),
+            (spec::skip_norm::SUM, u32::from(outputs > 3)),
+            (spec::skip_norm::STATS, stats),
+        ];
+        let params = params::SkipNorm {
+            rows: word(rows)?,
+            len: word(len)?,
+            skips: word(skips)?,
+            epsilon: self.epsilon,
+        };
         lower.dispatch_rows(kernel, &spec, &args, &params, rows, grouped)
     }
 }
@@ -246,6 +263,8 @@ mod tests {
             check(op, 7, &[2, 3, 7], [true, true]);
             check(op, 300, &[1, 3, 300], [true, false]);
             check(op, 300, &[3, 300], [false, true]);
+            check(op, 301, &[3, 301], [true, true]);
+            check(op, 2052, &[3, 2052], [true, true]);
         }
         let fits = |skip: &[usize]| {
             let inputs = [Some(tensor(&[2, 3, 4], 1)), Some(tensor(skip, 2)), Some(tensor(&[4], 3))];

@@ -107,6 +107,7 @@ impl Operator for GatedBlocks {
             (spec::blocks::TYPE, b.blocks as u32),
             (spec::block_vector::COLS, 2 * cols as u32),
             (spec::block_vector::SPLIT, split as u32),
+            (spec::block_vector::HELD, m.next_power_of_two() as u32),
             (spec::block_vector::ACTIVATION, code),
             (spec::block_vector::ACT_A, act_a.to_bits()),
             (spec::block_vector::ACT_B, act_b.to_bits()),

@@ -116,6 +116,7 @@ impl Operator for MatMulBlocks {
                 (spec::block_vector::BIASED, bias.into()),
                 (spec::block_vector::COLS, cols as u32),
                 (spec::block_vector::SPLIT, split as u32),
+                (spec::block_vector::HELD, m.next_power_of_two() as u32),
             ];
             let params::BlockTile { m, n, k, row_bytes } = params;
             let params = params::BlockVector { m, n, k, row_bytes };

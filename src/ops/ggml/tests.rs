@@ -101,7 +101,7 @@ fn products_match_their_definition() {
         }
     }
     // Two and four columns for each team, and teams that share them.
-    for (k, n, m) in [(32, 2050, 1), (32, 4099, 3), (4160, 6, 2), (8192, 3, 4)] {
+    for (k, n, m) in [(32, 2050, 1), (32, 16_387, 3), (4160, 6, 2), (8192, 3, 4)] {
         check(Rows { blocks: BlockType::Q40, rows: n, k }, m, true);
     }
 }

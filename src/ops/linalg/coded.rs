@@ -87,13 +87,23 @@ pub(crate) fn infer(cx: &OpCx, a: usize, dtype: DType, columns: usize) -> Result
     Ok(vec![TensorInfo::new(dtype, Shape::new(dims)?)])
 }
 
-/// Columns of a team of the kernel for few rows, and teams that share columns: enough teams to keep a large device
-/// busy. A column has `units`, of which each thread of a team takes one at a time.
+/// Columns of a team of the kernel for few rows, and teams that share columns. A column has `units`, of which each
+/// thread of a team takes one at a time.
 pub(crate) fn teams(columns: usize, units: usize) -> (usize, usize) {
-    const MIN_TEAMS: usize = 1024;
-    let cols = [4, 2].into_iter().find(|cols| columns / cols >= MIN_TEAMS).unwrap_or(1);
-    let split = [4, 2].into_iter().find(|split| units >= split * 64 && columns / cols < 2 * MIN_TEAMS);
-    (cols, split.unwrap_or(1))
+    /// A column of so many units keeps several teams busy.
+    const LONG: usize = 128;
+    /// With so many columns there are teams enough.
+    const MANY: usize = 4096;
+    /// With fewer teams than these, teams of as many columns leave a large device idle.
+    const LEAST: [(usize, usize); 2] = [(4, 4096), (2, 768)];
+    let split = match units {
+        0..LONG => 1,
+        _ if columns >= MANY => 1,
+        _ if units >= 2 * LONG && columns < MANY / 8 => 4,
+        _ => 2,
+    };
+    let cols = LEAST.into_iter().find(|(cols, least)| columns / cols * split >= *least);
+    (cols.map_or(1, |(cols, _)| cols), split)
 }
 
 /// A product of few rows: `dots` gives a column's products with every row.
@@ -146,4 +156,22 @@ pub(crate) fn many_rows<T: Real>(
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn teams_are_as_many_as_keep_a_large_device_busy() {
+        // Columns and units of a decoder of 1.5 billion parameters, then of one of half a billion, with 4 bits.
+        assert_eq!(teams(128_256, 64), (4, 1));
+        assert_eq!(teams(3072, 64), (2, 1));
+        assert_eq!(teams(2048, 256), (2, 2));
+        assert_eq!(teams(896, 152), (2, 2));
+        assert_eq!(teams(1152, 28), (1, 1));
+        // Few long columns, and more of them than need to be shared.
+        assert_eq!(teams(3, 256), (1, 4));
+        assert_eq!(teams(8192, 256), (2, 1));
+    }
 }

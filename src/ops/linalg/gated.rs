@@ -158,6 +158,7 @@ mod tests {
             (4, 132, 4100, false),
             (2, 260, 12, true),
             (1, 1100, 48, false),
+            (3, 776, 20, true),
         ] {
             let inputs = operands(m, k, n, transposed);
             let plain = MatMul { transposed, ..MatMul::default() };

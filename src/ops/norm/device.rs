@@ -4,7 +4,7 @@ use super::Along;
 use super::rows::RowNorm;
 use crate::dtype::DType;
 use crate::kernel::codes::row_norm_texels::Affine;
-use crate::kernel::codes::softmax_wide::{HELD, MOST_LANES};
+use crate::kernel::codes::team::{HELD, MOST_LANES};
 use crate::kernel::codes::{softmax, stats};
 use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::{Candidate, ChoiceKey, Lowering, OpCx, OpError, Operand};
@@ -113,7 +113,7 @@ fn stats_code(cx: &OpCx) -> u32 {
 
 /// Invocations that do `rows` vectors of `len` elements, whole fours of them, in teams that hold them: how many are in
 /// a team and in a work-group, and how many work-groups. `None` where a device has none or gains nothing by it.
-fn teams(lower: &Lowering<'_>, len: usize, rows: usize) -> Option<[usize; 3]> {
+pub(crate) fn teams(lower: &Lowering<'_>, len: usize, rows: usize) -> Option<[usize; 3]> {
     if lower.grouped(len) { teams_of(lower, len, rows, GROUP) } else { None }
 }
 

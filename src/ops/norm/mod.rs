@@ -18,6 +18,7 @@ pub use layer_norm::LayerNormalization;
 pub use lp_norm::LpNormalization;
 pub use lrn::Lrn;
 pub use mean_variance::MeanVarianceNormalization;
+pub(crate) use device::teams;
 pub(crate) use rows::statistics;
 pub(crate) use softmax::largest;
 pub use softmax::{Softmax, SoftmaxKind};

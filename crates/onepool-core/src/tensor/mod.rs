@@ -449,8 +449,8 @@ impl Tensor {
     pub fn to_f32s(&self) -> Result<Vec<f32>, TensorError> {
         Ok(match self.dtype() {
             DType::F32 => self.as_slice::<f32>()?.to_vec(),
-            DType::F16 => self.as_slice::<half::f16>()?.iter().map(|v| v.to_f32()).collect(),
-            DType::BF16 => self.as_slice::<half::bf16>()?.iter().map(|v| v.to_f32()).collect(),
+            DType::F16 => widened::all(self.as_slice::<half::f16>()?),
+            DType::BF16 => widened::all(self.as_slice::<half::bf16>()?),
             DType::F64 => self.as_slice::<f64>()?.iter().map(|&v| v as f32).collect(),
             have => return Err(TensorError::Type { have, asked: DType::F32 }),
         })

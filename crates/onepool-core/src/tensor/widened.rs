@@ -9,6 +9,16 @@ use super::weight::no_memory;
 use crate::memory::host::{HostError, HostRegion};
 use crate::sync::lock;
 
+/// Numbers of 16 bits as `float32`, several at a time where the processor can.
+pub(super) fn all<H>(from: &[H]) -> Vec<f32>
+where
+    [H]: HalfFloatSliceExt,
+{
+    let mut to = vec![0.0; from.len()];
+    from.convert_to_f32_slice(&mut to);
+    to
+}
+
 /// The elements of a `float16` tensor as `float32`, made for whoever asks.
 #[derive(Debug)]
 pub(super) struct Widened {

@@ -116,6 +116,7 @@ impl Operator for GatedNBits {
         spec.extend([
             (spec::nbits_wide::COLS, 2 * cols as u32),
             (spec::nbits_wide::SPLIT, split as u32),
+            (spec::nbits_wide::HELD, m.next_power_of_two() as u32),
             (spec::nbits_wide::ACTIVATION, code),
             (spec::nbits_wide::ACT_A, act_a.to_bits()),
             (spec::nbits_wide::ACT_B, act_b.to_bits()),

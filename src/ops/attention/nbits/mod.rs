@@ -313,7 +313,11 @@ impl Operator for MatMulNBits {
         let mut spec = self.constants(zeros, cx.has(BIAS), book);
         if wide.is_some() {
             let (cols, split) = coded::teams(self.n, self.k / self.unit());
-            spec.extend([(spec::nbits_wide::COLS, cols as u32), (spec::nbits_wide::SPLIT, split as u32)]);
+            spec.extend([
+                (spec::nbits_wide::COLS, cols as u32),
+                (spec::nbits_wide::SPLIT, split as u32),
+                (spec::nbits_wide::HELD, m.next_power_of_two() as u32),
+            ]);
             let groups = self.n.div_ceil(cols * nbits_wide::TEAMS / split) as u64;
             let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
             return lower.dispatch(kernel, &spec, &args, &params, grid);

@@ -93,11 +93,16 @@ impl Product {
     /// operands are such; with it whether columns of B are contiguous.
     pub(crate) fn wide_vectors(&self, gated: bool, lower: &Lowering<'_>) -> Option<(KernelId, bool)> {
         let columns = self.b.col != 1;
-        let kernel = variants::GemvWide { t: self.dtype, columns, gated }.id();
-        let kernel = kernel.ok().filter(|kernel| lower.can_run(*kernel))?;
+        let kernel = |eight: bool| {
+            let kernel = variants::GemvWide { t: self.dtype, columns, eight, gated }.id().ok()?;
+            let each = if eight { 8 } else { 4 };
+            let whole = self.b.in_groups_of(each, self.k, self.n) && (!columns || self.k.is_multiple_of(each));
+            (whole && lower.can_run(kernel)).then_some(kernel)
+        };
+        let kernel = kernel(columns).or_else(|| kernel(false))?;
         // With these the distances between matrices are multiples too.
         let left = self.a.col == 1 && self.a.row.is_multiple_of(4) && self.k.is_multiple_of(4);
-        let fits = self.m <= gemv_wide::ROWS && self.k > 0 && self.b.in_groups_of(4, self.k, self.n);
+        let fits = self.m <= gemv_wide::ROWS && self.k > 0;
         (fits && (left || !columns)).then_some((kernel, columns))
     }
 
@@ -127,6 +132,7 @@ impl Product {
             (spec::gemv_wide::BIASED, u32::from(self.c.is_some())),
             (spec::gemv_wide::ACTIVATION, code),
             (spec::gemv_wide::ACROSS, across as u32),
+            (spec::gemv_wide::HELD, self.m.next_power_of_two() as u32),
         ];
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
         let mut joined = false;
