@@ -187,7 +187,7 @@ impl<'a> Lowering<'a> {
     /// number that suits its kind.
     pub fn processors(&self) -> usize {
         let usual = match self.device.kind {
-            // A driver shares one work-group out between threads as it likes: more of them gain nothing.
+            // A host's cores are few: products in more parts than they have work for only take longer.
             DeviceKind::Cpu => 1,
             DeviceKind::Integrated => 16,
             _ => 128,
