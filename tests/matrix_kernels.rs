@@ -172,6 +172,8 @@ struct Form {
     zeros: usize,
     biased: bool,
     half: bool,
+    /// Scales are multiplied by 2 to this power, those of each third column by 2 to the second.
+    scales: [i32; 2],
 }
 
 impl Form {
@@ -185,7 +187,9 @@ impl Form {
         let blocks = k.div_ceil(block);
         let bytes = |n: usize, seed: u32| numbers(n, 256, seed).map(|v| v as u8).collect::<Vec<u8>>();
         let (columns, points) = (n * blocks * block * bits / 8, n * (blocks * bits).div_ceil(8));
-        let scales = numbers(n * blocks, 3, 3).map(|v| [0.25, 0.5, 1.0][v as usize]);
+        let power = |i: usize| 2f32.powi(self.scales[usize::from(i / blocks % 3 == 2)]);
+        let scales = numbers(n * blocks, 3, 3).enumerate();
+        let scales = scales.map(|(i, v)| [0.25, 0.5, 1.0][v as usize] * power(i));
         let halves = numbers(n * blocks, 31, 4).map(|v| v as f32 / 2.0);
         vec![
             Some(rows(m, k, half)),
@@ -205,8 +209,16 @@ impl Form {
 #[test]
 fn rows_times_codes_are_those_of_the_native_function() {
     let Some((context, seen)) = with_matrices() else { return };
-    let form =
-        Form { sizes: [0; 3], bits: 4, block: 16, codes: Codes::Whole, zeros: 0, biased: false, half: true };
+    let form = Form {
+        sizes: [0; 3],
+        bits: 4,
+        block: 16,
+        codes: Codes::Whole,
+        zeros: 0,
+        biased: false,
+        half: true,
+        scales: [0, 0],
+    };
     let sizes = |m, n, k| [m, n, k];
     let mut forms = vec![
         // Edges in every direction, blocks that end beyond k, and k of half a run.
@@ -257,6 +269,39 @@ fn rows_times_codes_are_those_of_the_native_function() {
     assert_eq!(context.validation_messages(), Vec::<String>::new());
 }
 
+/// Scales of `float32` that `float16` does not have: less than its least number, less than its least normal
+/// one in some columns, more than weights may be of.
+#[test]
+fn scales_beyond_halves_are_exact() {
+    let Some((context, seen)) = with_matrices() else { return };
+    let form = Form {
+        sizes: [6, 9, 64],
+        bits: 4,
+        block: 16,
+        codes: Codes::Whole,
+        zeros: 1,
+        biased: false,
+        half: false,
+        scales: [0, 0],
+    };
+    let powers = [[-40, -40], [-100, -100], [0, -18], [-20, -38], [16, 0], [20, 20]];
+    // No power of two brings all of these columns among the numbers of float16.
+    let apart = [[12, -20], [0, -60]];
+    for (scales, by_matrices) in powers.map(|p| (p, true)).into_iter().chain(apart.map(|p| (p, false))) {
+        for bits in [2, 4, 8] {
+            let form = Form { scales, bits, block: 32, ..form };
+            let inputs = form.inputs();
+            let want = run(form.op(false), &inputs, None);
+            let got = run(form.op(true), &inputs, Some(&context));
+            assert_eq!(seen.lock().unwrap().drain().count() > 0, by_matrices, "{form:?}");
+            let wrong = got.iter().zip(&want).position(|(got, want)| (got - want).abs() > 1e-6 * want.abs());
+            let values = wrong.map(|at| (at, got[at], want[at]));
+            assert!(got.len() == want.len() && wrong.is_none(), "{form:?}: {values:?}");
+        }
+    }
+    assert_eq!(context.validation_messages(), Vec::<String>::new());
+}
+
 /// What a model does not allow to round, and what no kernel of matrices reads.
 #[test]
 fn exact_rows_and_odd_forms_are_left_to_other_kernels() {
@@ -269,6 +314,7 @@ fn exact_rows_and_odd_forms_are_left_to_other_kernels() {
         zeros: 1,
         biased: true,
         half: false,
+        scales: [0, 0],
     };
     let odd = [
         (form, false),

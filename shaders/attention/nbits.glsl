@@ -8,7 +8,7 @@
 #define ZEROS_CODES 1u    // packed codes
 #define ZEROS_NUMBERS 2u  // numbers
 
-SPEC(1, uint, BITS, 4u);     // 4 or 8
+SPEC(1, uint, BITS, 4u);     // 2, 4 or 8
 SPEC(2, uint, ZEROS, 0u);
 SPEC(3, uint, BIASED, 0u);
 SPEC(6, uint, BOOK, 0u);     // whether codes stand for the numbers of a book; zero points are 0 then

@@ -19,6 +19,8 @@ LOCAL_SIZE(0, 128);               // all subgroups
 
 #include "nbits.glsl"
 
+SPEC(4, uint, RAISED, 127u);      // 127 + n, where scales times 2^n are numbers of float16
+
 #ifdef SCALED
 layout(set = 0, binding = 8, std430) readonly buffer Factors { float factors[]; };  // of the results of each row
 #endif
@@ -83,7 +85,8 @@ void decode(Raw raw, out uvec4 words[2])
 {
     // The largest scale whose weights are numbers of float16.
     float largest = 65504.0 / float(1u << BITS);
-    f16vec2 scale = f16vec2(float16_t(clamp(float(raw.scale), -largest, largest)));
+    float raised = float(raw.scale) * uintBitsToFloat(RAISED << 23u);
+    f16vec2 scale = f16vec2(float16_t(clamp(raised, -largest, largest)));
     if (BOOK != 0u) {
         [[unroll]] for (uint i = 0u; i < 8u; ++i) {
             uint at = 2u * i / CODES;
@@ -129,7 +132,7 @@ void decode(Raw raw, out uvec4 words[2])
 void result(uint r, uint n, float sum)
 {
 #ifdef SCALED
-    sum *= factors[r];
+    sum = sum * uintBitsToFloat(254u - RAISED << 23u) * factors[r];
 #endif
     y[r * p.n + n] = T(BIASED != 0u ? sum + float(bias[n]) : sum);
 }

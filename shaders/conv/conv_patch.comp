@@ -22,7 +22,6 @@ layout(set = 0, binding = 0, std430) readonly buffer X { float16_t x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { uvec2 w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
-#include "parts.glsl"
 
 #if CHANNELS == 64
 const uint LINES = 8u;   // rust: rows of elements of a tile of 64 channels
@@ -128,8 +127,8 @@ float sum_at(uint first, uint line, uint n)
 // Writes the block of sums at `first`, whose first are of `channel` and `element`, in row `line`.
 void leave(uint first, uint channel, uint line, uint element)
 {
-    uint group = batch_of_part() % p.groups;
-    uint image = batch_of_part() / p.groups;
+    uint group = gl_WorkGroupID.z % p.groups;
+    uint image = gl_WorkGroupID.z / p.groups;
     for (uint q = LANE; q < 256u; q += LANES) {
         uint c = channel + q / 16u;
         uint n = element + q % 16u;
@@ -137,10 +136,6 @@ void leave(uint first, uint channel, uint line, uint element)
             uint to = group * p.oc + c;
             uint at = line * p.ow + n;
             float v = sum_at(first, q / 16u, q % 16u);
-            if (PARTS > 1u) {
-                part_sums[first_of_part(p.oc, p.ow * p.oh) + c * (p.ow * p.oh) + at] = v;
-                continue;
-            }
             float b = BIASED != 0u ? float(bias[to]) : 0.0;
             y[p.y_first + (image * p.groups * p.oc + to) * p.yc + at] =
                 float16_t(activate(v + b, ACTIVATION, p.act_a, p.act_b));
@@ -158,8 +153,8 @@ void leave(uint first, uint channel, uint line, uint element)
 void main()
 {
     uint t = gl_LocalInvocationIndex;
-    uint group = batch_of_part() % p.groups;
-    uint image = batch_of_part() / p.groups;
+    uint group = gl_WorkGroupID.z % p.groups;
+    uint image = gl_WorkGroupID.z / p.groups;
     uint patches = (p.ow + ACROSS - 1u) / ACROSS;
     uint first_channel = gl_WorkGroupID.y * uint(CHANNELS);
     uint first_element = gl_WorkGroupID.x % patches * ACROSS;
@@ -186,13 +181,13 @@ void main()
             sums[i][j] = NO_SUMS;
         }
     }
-    uvec2 part = steps_of_part((p.ic + DEPTH - 1u) / DEPTH);
+    uint steps = (p.ic + DEPTH - 1u) / DEPTH;
     // Every turn loads one step and sums the step before it.
-    for (uint s = part.x; s <= part.y; ++s) {
-        if (s < part.y) {
+    for (uint s = 0u; s <= steps; ++s) {
+        if (s < steps) {
             load(s * DEPTH, w_first, w_quad < w_row, in_plane);
         }
-        if (s > part.x) {
+        if (s > 0u) {
             [[unroll]] for (uint tap = 0u; tap < TAPS; ++tap) {
                 LEFT left[SUB_ROWS];
                 [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
@@ -210,7 +205,7 @@ void main()
             }
             barrier();
         }
-        if (s < part.y) {
+        if (s < steps) {
             put();
         }
         barrier();

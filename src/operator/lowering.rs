@@ -135,13 +135,15 @@ pub struct Lowering<'a> {
     device: &'a DeviceInfo,
     coarse_filter: bool,
     choices: Option<&'a Choices>,
+    /// The scratch range of [`Lowering::passing_scratch`].
+    passing: Option<usize>,
     out: Lowered,
 }
 
 impl<'a> Lowering<'a> {
     /// An empty lowering for `device`.
     pub fn new(device: &'a DeviceInfo) -> Self {
-        Lowering { device, coarse_filter: false, choices: None, out: Lowered::default() }
+        Lowering { device, coarse_filter: false, choices: None, passing: None, out: Lowered::default() }
     }
 
     /// Lets the hardware interpolate between texels even where its weights of a few bits are not exact.
@@ -184,7 +186,12 @@ impl<'a> Lowering<'a> {
     /// The device's processors: fewer work-groups than that leave some of them idle. Where its driver does not tell, a
     /// number that suits its kind.
     pub fn processors(&self) -> usize {
-        let usual = if self.device.kind == DeviceKind::Integrated { 16 } else { 128 };
+        let usual = match self.device.kind {
+            // A host's cores are few: products in more parts than they have work for only take longer.
+            DeviceKind::Cpu => 1,
+            DeviceKind::Integrated => 16,
+            _ => 128,
+        };
         self.device.processors.map_or(usual, |count| count.max(1) as usize)
     }
 
@@ -218,6 +225,17 @@ impl<'a> Lowering<'a> {
     pub fn scratch(&mut self, bytes: usize) -> Operand {
         self.out.scratch.push(bytes.max(4));
         Operand::Scratch(self.out.scratch.len() - 1)
+    }
+
+    /// The scratch range for what is done with before the next call: all calls for an operator share it, and
+    /// it is as long as the longest of them needs.
+    pub(crate) fn passing_scratch(&mut self, bytes: usize) -> Operand {
+        let at = *self.passing.get_or_insert(self.out.scratch.len());
+        match self.out.scratch.get_mut(at) {
+            Some(range) => *range = bytes.max(*range),
+            None => self.out.scratch.push(bytes.max(4)),
+        }
+        Operand::Scratch(at)
     }
 
     /// Asks for constant `source` in a packed layout of `bytes`, packed once at load.

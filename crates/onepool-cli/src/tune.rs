@@ -200,6 +200,10 @@ fn describe(report: &TuningReport, folder: Option<&str>, out: &mut Output) -> Re
         }
     }
     match folder {
+        Some(folder) if report.not_kept > 0 => {
+            let lost = count(report.not_kept, "choice");
+            out.line(format_args!("{lost} not kept: {folder} cannot be written or has no room"))
+        }
         Some(folder) if !report.measured.is_empty() => out.line(format_args!("kept in {folder}")),
         Some(_) => Ok(()),
         None => out.line("not kept: there is no cache folder, give --cache DIR"),

@@ -12,6 +12,8 @@ use crate::ops::{Lowering, OpError, Operand};
 const VECTOR_ROWS: usize = 4;
 /// Up to this many queries have their pages done in parts.
 const PAGED_PARTS: usize = 64;
+/// The most bytes of what the parts of keys give.
+const MAX_PARTIAL: usize = 64 << 20;
 /// With fewer work-groups than this, small ones keep a large device busier.
 const MIN_TILES: usize = 512;
 /// Queries of one invocation of `attention_row.comp`.
@@ -197,7 +199,7 @@ pub(super) fn lower_scaled(
     let max_x = lower.device().limits.max_groups[0];
     let vector =
         s.q_len <= VECTOR_ROWS && s.head <= attention_vector::HEAD_MAX && s.v_head <= attention_vector::KEYS;
-    // What the parts of very many queries take is too much.
+    // Very many queries keep a device busy without parts.
     let few = places.paged.is_none() || s.batch <= PAGED_PARTS;
     if places.scores.is_none()
         && few
@@ -242,7 +244,14 @@ fn parts(s: &Scaled, lower: &Lowering<'_>) -> Option<usize> {
     let bands = (s.share() * s.q_len).div_ceil(queries(s));
     let wanted = GROUPS.div_ceil(s.batch * s.kv_heads * bands);
     let parts = wanted.min(s.kv_len / attention_split::LEAST_KEYS).max(least);
-    (small && quads && steps && few && !lower.device().prefers_texels).then_some(parts)
+    let most = lower.device().limits.max_argument_bytes.min(MAX_PARTIAL as u64);
+    let fits = partial(s, parts).is_some_and(|bytes| bytes as u64 <= most);
+    (small && quads && steps && few && fits && !lower.device().prefers_texels).then_some(parts)
+}
+
+/// Bytes of what `parts` parts of the keys give.
+fn partial(s: &Scaled, parts: usize) -> Option<usize> {
+    (s.batch * s.q_heads * s.q_len).checked_mul(parts)?.checked_mul((s.v_head + 4) * 4)
 }
 
 /// Queries of one of those work-groups.
@@ -260,7 +269,7 @@ fn lower_parts(
 ) -> Result<(), OpError> {
     let (t, rows) = (places.dtype, s.batch * s.q_heads * s.q_len);
     let sinks = if let Sink::Heads(sinks) = places.sink { sinks } else { Operand::Unused };
-    let partial = lower.scratch(rows * parts * (s.v_head + 4) * 4);
+    let partial = lower.scratch(partial(s, parts).unwrap_or(usize::MAX));
     let max_x = lower.device().limits.max_groups[0];
     let bands = (s.share() * s.q_len).div_ceil(queries(s));
     let groups = s.batch * s.kv_heads * bands * parts;
@@ -318,4 +327,80 @@ fn whole_texels(s: &Scaled, lower: &Lowering<'_>) -> bool {
 fn side(keys: Option<usize>) -> i32 {
     // Farther than any key, and small enough for sums of positions.
     keys.map_or(-1, |n| n.min(1 << 28) as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::attention::scaled::Steps;
+
+    fn scaled(batch: usize, kv_len: usize) -> Scaled {
+        let steps = Steps { first: 0, batch: 0, head: 128, row: 1024 };
+        Scaled {
+            batch,
+            q_heads: 32,
+            kv_heads: 8,
+            q_len: 1,
+            kv_len,
+            head: 128,
+            v_head: 128,
+            q: Steps { batch: 4096, ..steps },
+            k: steps,
+            v: steps,
+            y: Steps::rows_first(32, 1, 128),
+            mask: None,
+            scale: 1.0,
+            softcap: 0.0,
+            causal: true,
+            left: None,
+            right: None,
+            offset: 0,
+            lens_add: 0,
+        }
+    }
+
+    /// Kernels and bytes of scratch memory of `s` in pages.
+    fn lowered(s: &Scaled, most: u64) -> (Vec<&'static str>, usize) {
+        let mut device = crate::registry::Registry::with_defaults().find("sim:discrete").unwrap();
+        (device.prefers_texels, device.limits.max_argument_bytes) = (false, most);
+        let places = Places {
+            dtype: DType::F32,
+            q: Operand::Input(0),
+            k: Operand::Output(1),
+            v: Operand::Output(2),
+            mask: Operand::Unused,
+            mask_type: None,
+            lens: Operand::Input(1),
+            lens_words: 2,
+            y: Operand::Output(0),
+            scores: None,
+            sink: Sink::None,
+            fresh: None,
+            paged: Some(Paged { table: Operand::Input(2), page: 16, pages: s.kv_len / 16, blocks: 64 }),
+        };
+        let mut lower = Lowering::new(&device);
+        lower_scaled(s, &places, &mut lower).unwrap();
+        let lowered = lower.finish();
+        let name = |step: &crate::ops::Step| match step {
+            crate::ops::Step::Dispatch { kernel: crate::ops::StepKernel::Table(id), .. } => id.info().name,
+            other => panic!("{other:?}"),
+        };
+        (lowered.steps.iter().map(name).collect(), lowered.scratch.iter().sum())
+    }
+
+    #[test]
+    fn what_parts_of_keys_give_is_bounded() {
+        let is_split = |(kernels, bytes): (Vec<&str>, usize)| {
+            assert!(bytes <= MAX_PARTIAL, "{bytes}");
+            let split = kernels[0].starts_with("attention_split");
+            assert!(split || kernels[0].starts_with("attention_vector"), "{kernels:?}");
+            split
+        };
+        assert!(is_split(lowered(&scaled(64, 4096), u64::MAX)));
+        assert!(!is_split(lowered(&scaled(64, 131_072), u64::MAX)), "553 MB");
+        assert!(is_split(lowered(&scaled(1, 131_072), u64::MAX)));
+        // What a device binds at most.
+        assert!(!is_split(lowered(&scaled(64, 4096), 16 << 20)));
+        assert!(is_split(lowered(&scaled(16, 4096), 16 << 20)));
+    }
 }

@@ -35,8 +35,6 @@ impl Matrices {
     /// Side and subgroups of a work-group, and the least work-groups for every two processors of a device: with fewer of
     /// them, processors that idle cost more than smaller work-groups do.
     const SIDES: [(usize, usize, usize); 3] = [(128, SUBS_128, 3), (64, SUBS_64, 1), (32, SUBS_32, 0)];
-    /// Processors of a device that does not tell.
-    const PROCESSORS: usize = 64;
 
     /// The one for a product of `m` rows and `n` columns, where the device runs one; `kernel` has that of work-groups of a
     /// side.
@@ -45,7 +43,7 @@ impl Matrices {
         [m, n]: [usize; 2],
         kernel: impl Fn(u32) -> Option<KernelId>,
     ) -> Option<Matrices> {
-        let processors = lower.device().processors.map_or(Self::PROCESSORS, |p| p as usize);
+        let processors = lower.processors();
         Self::SIDES.into_iter().find_map(|(side, subs, pairs)| {
             let enough = m.div_ceil(side) * n.div_ceil(side) >= processors * pairs / 2;
             let kernel = kernel(side as u32).filter(|_| enough)?;

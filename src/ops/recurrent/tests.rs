@@ -467,3 +467,30 @@ fn gates_of_many_sequences_are_computed_in_parallel() {
     let got = run_cpu(&*op, &inputs, 3).unwrap();
     got.iter().zip(&want).for_each(|(got, want)| assert_near(got, want, 5e-5));
 }
+
+#[test]
+fn scratch_memory_does_not_grow_with_the_steps() {
+    use crate::ops::{Fact, Lowering, OpCx};
+    let mut device = crate::registry::Registry::with_defaults().find("sim:discrete").unwrap();
+    (device.prefers_texels, device.processors) = (false, Some(132));
+    let scratch = |steps: usize| {
+        // A product for each step, whose depth is shared out.
+        let case = Case::new("LSTM", "forward", [steps, 16, 8, 512]);
+        let (op, inputs) = (case.op(), case.inputs());
+        let facts = inputs.iter().map(|t| t.as_ref().map(|t| Fact::of(t.info().clone()))).collect();
+        let cx = OpCx::for_infer(facts, 3);
+        let cx = cx.clone().with_outputs(op.infer(&cx).unwrap());
+        let mut lower = Lowering::new(&device);
+        op.gpu(&cx, &mut lower).unwrap();
+        let lowered = lower.finish();
+        let sums = lowered.steps.iter().filter(|step| match step {
+            crate::ops::Step::Dispatch { kernel: crate::ops::StepKernel::Table(id), .. } => {
+                id.info().name.starts_with("sum_parts")
+            }
+            _ => false,
+        });
+        assert!(sums.count() >= steps);
+        lowered.scratch.len()
+    };
+    assert_eq!(scratch(2), scratch(7));
+}

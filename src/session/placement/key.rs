@@ -3,7 +3,7 @@
 use crate::backend::DeviceInfo;
 use crate::files::hash::Hash;
 use crate::graph::TensorInfo;
-use crate::ops::OpCx;
+use crate::ops::{Choices, OpCx};
 use crate::plan::{Flow, UnplacedPlan};
 use crate::session::core::options::CopiedPerRun;
 
@@ -15,6 +15,18 @@ pub(super) fn device(info: &DeviceInfo) -> String {
     // The number of cores decides the speed of devices that compute on the CPU.
     hash.put(std::thread::available_parallelism().map_or(0, |n| n.get()));
     hash.digest().short_hex()
+}
+
+/// A device of that name whose kernels are chosen by `choices`: other kernels take other times.
+pub(super) fn tuned(device: &str, choices: Option<&Choices>) -> String {
+    match choices.filter(|choices| !choices.is_empty()) {
+        None => device.to_owned(),
+        Some(choices) => {
+            let mut hash = Hash::new();
+            hash.put((device, choices));
+            hash.digest().short_hex()
+        }
+    }
 }
 
 /// An operator with its attributes, the types and sizes of its inputs and outputs (in classes of similar sizes unless
@@ -93,6 +105,22 @@ mod tests {
             0,
             exact,
         )
+    }
+
+    #[test]
+    fn devices_are_told_apart_by_their_choices() {
+        let of = |names: &[&str]| {
+            let mut choices = Choices::default();
+            for (at, name) in names.iter().enumerate() {
+                let key = crate::ops::ChoiceKey::new("product", DType::F32).size("m", at);
+                choices.set(key, (*name).to_owned());
+            }
+            tuned("a", Some(&choices))
+        };
+        assert_eq!([of(&[]), tuned("a", None)], ["a", "a"].map(str::to_owned));
+        let all = [of(&[]), of(&["b"]), of(&["c"]), of(&["b", "c"])];
+        let apart: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!((apart.len(), of(&["b"])), (4, all[1].clone()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, GraphError, TensorId, TensorInfo};
 use crate::ops::linalg::MatMul;
-use crate::ops::{self, Operator};
+use crate::ops::{self, Choices, Operator};
 use crate::plan::place::Roofline;
 use crate::plan::{Flow, PlanOptions};
 use crate::session::bind::binding::Binding;
@@ -78,7 +78,7 @@ pub(super) fn once(binding: &mut Binding<'_>) -> Result<u64, Error> {
 /// Errors of the device.
 pub(super) fn roofline(core: &SessionCore, device: &Device) -> Result<Roofline, Error> {
     let time = |graph: Graph, most: usize| -> Result<f64, Error> {
-        let mut binding = alone(core, device, graph)?;
+        let mut binding = alone(core, device, graph, Arc::default())?;
         // The first run faults pages in and wakes the device.
         binding.run()?;
         Ok(fastest(&mut binding, most, Duration::from_millis(40))? as f64)
@@ -121,19 +121,20 @@ fn product() -> Result<Graph, GraphError> {
     g.build()
 }
 
-/// Nanoseconds of node `n` of `flow` on `device`, without those of the submission, on inputs of zeros. The first run
-/// does not count, because drivers compile in it; `limit` is the time for the others, of which there is at least one.
+/// Nanoseconds of node `n` of `flow` on `device` with the kernels of `choices`, without those of the
+/// submission, on inputs of zeros. The first run does not count, because drivers compile in it; `limit` is
+/// the time for the others, of which there is at least one.
 ///
 /// # Errors
 /// Errors of its function or of the device.
 pub(super) fn operator(
     core: &SessionCore,
-    device: &Device,
+    (device, choices): (&Device, Arc<Choices>),
     (flow, n): (&Flow, usize),
     submit_ns: f64,
     limit: Duration,
 ) -> Result<u64, Error> {
-    let mut binding = alone(core, device, node_graph(flow, n)?)?;
+    let mut binding = alone(core, device, node_graph(flow, n)?, choices)?;
     binding.run()?;
     let best = fastest(&mut binding, 8, limit)?;
     Ok((best as f64 - submit_ns).max(LEAST_NS) as u64)
@@ -166,9 +167,16 @@ fn node_graph(flow: &Flow, n: usize) -> Result<Graph, GraphError> {
     g.build()
 }
 
-/// A graph whose inputs have fixed types and shapes on one device alone, not fused, bound to memory of zeros.
-fn alone(core: &SessionCore, device: &Device, graph: Graph) -> Result<Binding<'static>, Error> {
-    let plan = PlanOptions { fuse: false, fallback: false, ..PlanOptions::default() };
+/// A graph whose inputs have fixed types and shapes on one device alone, with the kernels of `choices`, not
+/// fused, bound to memory of zeros.
+pub(super) fn alone(
+    core: &SessionCore,
+    device: &Device,
+    graph: Graph,
+    choices: Arc<Choices>,
+) -> Result<Binding<'static>, Error> {
+    let choices = vec![choices];
+    let plan = PlanOptions { fuse: false, fallback: false, choices, ..PlanOptions::default() };
     let (devices, sources) = (vec![device.clone()], Arc::clone(&core.sources));
     let options = measuring(plan, &core.options);
     let core = Arc::new(SessionCore::new(Arc::new(graph), devices, options, Arc::default(), sources));

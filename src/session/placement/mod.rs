@@ -80,7 +80,7 @@ impl Placer {
             return work.ready(&Assignment::Each(draft.nodes.iter().map(only).collect()));
         }
         let copied = work.copied;
-        let graph_key = key::graph(&draft, &work.devices, copied);
+        let graph_key = key::graph(&draft, &work.tuned, copied);
         let _turn = self.cache.turn();
         let rooflines = work.rooflines()?;
         let known = work.known(&draft, &rooflines, Duration::ZERO);
@@ -132,8 +132,20 @@ impl NodePlacer for Placer {
         let began = Instant::now();
         let devices: Vec<String> = core.devices.iter().map(|d| key::device(d.context.info())).collect();
         let options = core.plan_options(graph, infos, values, updates);
-        let work =
-            PlacementTask { placer: self, core, options, graph, infos, values, updates, devices, copied };
+        let tuned = devices.iter().enumerate();
+        let tuned = tuned.map(|(d, name)| key::tuned(name, options.choices.get(d).map(|c| &**c))).collect();
+        let work = PlacementTask {
+            placer: self,
+            core,
+            options,
+            graph,
+            infos,
+            values,
+            updates,
+            devices,
+            tuned,
+            copied,
+        };
         work.draft()?.try_map(|draft| self.place(&work, draft, began))
     }
 }
@@ -157,6 +169,8 @@ struct PlacementTask<'a> {
     updates: &'a [(usize, usize)],
     /// Names of the devices in the cache.
     devices: Vec<String>,
+    /// The same with their choices of kernels, as times of operators have them.
+    tuned: Vec<String>,
     copied: CopiedPerRun,
 }
 
@@ -270,7 +284,7 @@ impl PlacementTask<'_> {
             Some(_) => self.placer.cache.time(device, key).map(Some),
             None => Some(None),
         };
-        self.devices.iter().zip(allowed).map(on).collect()
+        self.tuned.iter().zip(allowed).map(on).collect()
     }
 
     /// Measures node `n` on all devices where it may run, if the time `left` suffices.
@@ -297,8 +311,9 @@ impl PlacementTask<'_> {
             let submit = rooflines.get(d)?.submit_ns;
             let limit = OPERATOR_LIMIT.min(left);
             // An operator may reject zeros, which is no failure of the session.
-            let nanos = measure::operator(self.core, device, (&draft.flow, n), submit, limit).ok()?;
-            self.placer.cache.set_time(self.devices.get(d)?, key, nanos);
+            let on = (device, self.options.choices.get(d).cloned().unwrap_or_default());
+            let nanos = measure::operator(self.core, on, (&draft.flow, n), submit, limit).ok()?;
+            self.placer.cache.set_time(self.tuned.get(d)?, key, nanos);
             found.push(Some(nanos));
         }
         Some(found)

@@ -12,7 +12,8 @@ use crate::ops::{self, AttrMap, AttrReader, BinaryFunction, Function, Operator};
 use crate::plan::{PlanCache, PlanOptions};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
-use crate::session::{Memory, Session, SessionError};
+use crate::session::tuning::tests::keep_others;
+use crate::session::{Memory, Session, SessionError, Tuning};
 use crate::shape::Shape;
 
 fn open(name: &str) -> Context {
@@ -97,6 +98,40 @@ fn results_do_not_depend_on_the_placement() {
         );
         check_messages(&session);
     }
+}
+
+#[test]
+fn times_are_those_of_the_chosen_kernels() {
+    let (folder, x) = (tempfile::tempdir().unwrap(), values(40));
+    let cache = PlacementCache::in_memory();
+    let auto = || {
+        let builder = builder(&graph(), &["vulkan", "cpu"]).placement_cache(Arc::clone(&cache));
+        builder.placement_budget(Duration::from_secs(600))
+    };
+    let mut plain = auto().build().unwrap();
+    let expected = outputs(&mut plain, &x);
+    let known = cache.len();
+    assert!(known > 0);
+    let info = plain.devices().next().unwrap().clone();
+    let choices = keep_others(folder.path(), &graph(), &[x.info().clone()], &info);
+    let mut tuned = auto().tuning(Tuning::Kept).tuning_folder(folder.path()).build().unwrap();
+    assert_close(&outputs(&mut tuned, &x), &expected);
+    assert!(cache.len() > known, "the times of other kernels");
+    assert!(!plan_report(&tuned).placement.as_ref().unwrap().cached);
+    // A node alone runs the kernel that was chosen for it.
+    let alone = |choices: Arc<crate::ops::Choices>| {
+        let mut g = GraphBuilder::new("product");
+        let x = g.input("x", DType::F32, [40.into(), 16.into()]);
+        let w = g.constant("w", Tensor::new([16, 16], &[0.5f32; 256]).unwrap());
+        let y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[x, w]);
+        g.output("y", y);
+        let graph = g.build().unwrap();
+        let binding = measure::alone(&tuned.core, &tuned.core.devices[0], graph, choices).unwrap();
+        let tuned = binding.compiled.plan.report.nodes.iter().flat_map(|n| &n.tuned);
+        tuned.count()
+    };
+    assert_eq!((alone(Arc::default()), alone(Arc::new(choices))), (0, 1));
+    check_messages(&tuned);
 }
 
 #[test]

@@ -21,6 +21,10 @@ use crate::registry::Registry;
 use crate::session::*;
 use crate::shape::Shape;
 
+/// Held by a test that lets calls of Vulkan fail: the table of its functions is shared by the whole process.
+#[cfg(feature = "vulkan")]
+pub(super) static SHIM: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 pub(super) fn desc() -> ContextDesc {
     ContextDesc { validation: true, ..ContextDesc::default() }
 }

@@ -263,8 +263,7 @@ mod sim {
 
 #[cfg(feature = "vulkan")]
 mod vulkan {
-    use std::sync::Mutex;
-
+    use super::super::SHIM;
     use super::*;
     use crate::backend::vulkan::shim::{self, Fault};
 
@@ -293,12 +292,9 @@ mod vulkan {
         }
     }
 
-    /// The table is shared by the whole process.
-    static ALONE: Mutex<()> = Mutex::new(());
-
     #[test]
     fn every_call_of_a_run_fails() {
-        let _alone = ALONE.lock();
+        let _alone = SHIM.lock();
         let once =
             |n: usize| if n.is_multiple_of(2) { Fault::OutOfDeviceMemory } else { Fault::OutOfHostMemory };
         each_call_fails(&Vulkan, &[(&once, some), (&|_| Fault::Exhausted, some), (&|_| Fault::Lost, some)]);

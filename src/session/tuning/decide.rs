@@ -16,11 +16,11 @@ pub(super) trait Trial {
     /// What makes further runs pointless.
     fn time(&mut self, at: usize) -> Result<Option<u64>, Self::Error>;
 
-    /// Whether candidate `at` computes what the first one does.
+    /// Whether candidate `at` computes what the first one does; `None` where one of them cannot run.
     ///
     /// # Errors
     /// As [`Trial::time`].
-    fn agrees(&mut self, at: usize) -> Result<bool, Self::Error>;
+    fn agrees(&mut self, at: usize) -> Result<Option<bool>, Self::Error>;
 }
 
 /// The time since some moment.
@@ -40,6 +40,17 @@ pub(super) struct Outcome {
     pub(super) wrong: Vec<usize>,
 }
 
+/// What is known after a trial.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Decision {
+    /// One of the candidates is the one to take.
+    Chosen(Outcome),
+    /// Nothing, also with more time.
+    NotMeasurable,
+    /// Nothing, as the time was over.
+    OutOfTime,
+}
+
 /// Rounds in which each candidate runs once, after one that does not count.
 const MAX_ROUNDS: usize = 9;
 const MIN_ROUNDS: usize = 3;
@@ -51,7 +62,7 @@ const SLOW: f64 = 1.25;
 const LEAST_GAIN: f64 = 0.04;
 
 /// Times all candidates in turn and chooses one. After `soft` no round is begun that is not needed, after `hard` nothing
-/// runs: without enough rounds nothing is known, `None`.
+/// runs: without enough rounds nothing is known.
 ///
 /// # Errors
 /// Those of the trial.
@@ -59,7 +70,7 @@ pub(super) fn decide<T: Trial>(
     trial: &mut T,
     clock: &impl Clock,
     (soft, hard): (Duration, Duration),
-) -> Result<Option<Outcome>, T::Error> {
+) -> Result<Decision, T::Error> {
     let mut times: Vec<Option<Vec<u64>>> = vec![Some(Vec::new()); trial.count()];
     'rounds: for round in 0..=MAX_ROUNDS {
         if clock.now() >= hard || round > MIN_ROUNDS && clock.now() >= soft {
@@ -79,7 +90,7 @@ pub(super) fn decide<T: Trial>(
         }
         // Where the one that is to stay cannot run, nothing can be compared with it.
         if times.first().is_none_or(Option::is_none) {
-            return Ok(None);
+            return Ok(Decision::NotMeasurable);
         }
         if round > 0 {
             drop_slow(&mut times, if round < MIN_ROUNDS { HOPELESS } else { SLOW });
@@ -89,7 +100,7 @@ pub(super) fn decide<T: Trial>(
     let enough = |list: &&[u64]| list.len() >= MIN_ROUNDS;
     let spans = times.iter().map(|list| list.as_deref().filter(enough).and_then(Span::of));
     let spans: Vec<Option<Span>> = spans.collect();
-    let Some(Some(default)) = spans.first().copied() else { return Ok(None) };
+    let Some(Some(default)) = spans.first().copied() else { return Ok(Decision::OutOfTime) };
     let mut faster: Vec<(u64, usize)> = spans
         .iter()
         .enumerate()
@@ -98,14 +109,17 @@ pub(super) fn decide<T: Trial>(
     faster.sort_unstable();
     let (mut winner, mut wrong) = (0, Vec::new());
     for (_, at) in faster {
-        if trial.agrees(at)? {
-            winner = at;
-            break;
+        match trial.agrees(at)? {
+            Some(true) => {
+                winner = at;
+                break;
+            }
+            Some(false) => wrong.push(at),
+            None => {}
         }
-        wrong.push(at);
     }
     let medians = spans.iter().map(|span| span.map(|span| span.median)).collect();
-    Ok(Some(Outcome { winner, medians, wrong }))
+    Ok(Decision::Chosen(Outcome { winner, medians, wrong }))
 }
 
 /// Gives up the candidates that take more than `factor` times as long as the fastest; the first one stays.
@@ -157,13 +171,16 @@ mod tests {
         runs: Vec<usize>,
         wrong: Vec<usize>,
         broken: Vec<usize>,
+        /// Those whose results are not to be had.
+        mute: Vec<usize>,
         now: Cell<u64>,
     }
 
     impl Fake {
         fn new(nanos: &[u64]) -> Self {
             let (nanos, runs) = (nanos.to_vec(), vec![0; nanos.len()]);
-            Fake { nanos, noise: vec![0], runs, wrong: vec![], broken: vec![], now: Cell::new(0) }
+            let (wrong, broken, mute) = Default::default();
+            Fake { nanos, noise: vec![0], runs, wrong, broken, mute, now: Cell::new(0) }
         }
     }
 
@@ -200,20 +217,27 @@ mod tests {
             Ok(Some(nanos))
         }
 
-        fn agrees(&mut self, at: usize) -> Result<bool, ()> {
-            Ok(!self.0.wrong.contains(&at))
+        fn agrees(&mut self, at: usize) -> Result<Option<bool>, ()> {
+            Ok((!self.0.mute.contains(&at)).then(|| !self.0.wrong.contains(&at)))
         }
     }
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    fn run(fake: &mut Fake, soft: Duration, hard: Duration) -> Option<Outcome> {
+    fn decision(fake: &mut Fake, soft: Duration, hard: Duration) -> Decision {
         let clock = std::rc::Rc::new(Cell::new(0));
         decide(&mut OnClock(fake, std::rc::Rc::clone(&clock)), &FakeClock(clock), (soft, hard)).unwrap()
     }
 
+    fn run(fake: &mut Fake, soft: Duration, hard: Duration) -> Outcome {
+        match decision(fake, soft, hard) {
+            Decision::Chosen(outcome) => outcome,
+            nothing => panic!("{nothing:?}"),
+        }
+    }
+
     fn winner(nanos: &[u64]) -> usize {
-        run(&mut Fake::new(nanos), LONG, LONG).unwrap().winner
+        run(&mut Fake::new(nanos), LONG, LONG).winner
     }
 
     #[test]
@@ -228,33 +252,40 @@ mod tests {
         assert_eq!(winner(&[1000, 980]), 0, "too small a gain");
         // A gain of a tenth that the noise hides, and one that it does not.
         let mut noisy = Fake { noise: vec![0, 350, 120, 400, 30, 300, 250], ..Fake::new(&[1000, 900]) };
-        assert_eq!(run(&mut noisy, LONG, LONG).unwrap().winner, 0);
+        assert_eq!(run(&mut noisy, LONG, LONG).winner, 0);
         let mut noisy = Fake { noise: noisy.noise, ..Fake::new(&[2000, 900]) };
-        assert_eq!(run(&mut noisy, LONG, LONG).unwrap().winner, 1);
+        assert_eq!(run(&mut noisy, LONG, LONG).winner, 1);
     }
 
     #[test]
     fn wrong_results_never_win() {
         let mut fake = Fake { wrong: vec![2], ..Fake::new(&[1000, 800, 500]) };
-        let outcome = run(&mut fake, LONG, LONG).unwrap();
+        let outcome = run(&mut fake, LONG, LONG);
         assert_eq!((outcome.winner, outcome.wrong), (0, vec![2]), "the second one was dropped as too slow");
         let mut fake = Fake { wrong: vec![2], ..Fake::new(&[1000, 600, 550]) };
-        assert_eq!(run(&mut fake, LONG, LONG).unwrap().winner, 1);
+        assert_eq!(run(&mut fake, LONG, LONG).winner, 1);
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_neither_taken_nor_wrong() {
+        let mut fake = Fake { mute: vec![2], ..Fake::new(&[1000, 600, 550]) };
+        let outcome = run(&mut fake, LONG, LONG);
+        assert_eq!((outcome.winner, outcome.wrong), (1, vec![]));
     }
 
     #[test]
     fn what_cannot_run_is_left_out() {
         let mut fake = Fake { broken: vec![1], ..Fake::new(&[1000, 1, 500]) };
-        let outcome = run(&mut fake, LONG, LONG).unwrap();
+        let outcome = run(&mut fake, LONG, LONG);
         assert_eq!((outcome.winner, outcome.medians), (2, vec![Some(1000), None, Some(500)]));
         let mut fake = Fake { broken: vec![0], ..Fake::new(&[1000, 1]) };
-        assert_eq!(run(&mut fake, LONG, LONG), None);
+        assert_eq!(decision(&mut fake, LONG, LONG), Decision::NotMeasurable, "no more time helps");
     }
 
     #[test]
     fn slow_candidates_are_not_timed_again() {
         let mut fake = Fake::new(&[1000, 100_000, 1300]);
-        run(&mut fake, LONG, LONG).unwrap();
+        run(&mut fake, LONG, LONG);
         assert_eq!(fake.runs, [1 + MAX_ROUNDS, 2, 1 + MIN_ROUNDS]);
     }
 
@@ -262,12 +293,12 @@ mod tests {
     fn the_time_is_kept() {
         let ms = Duration::from_millis;
         // The round that does not count takes 2 ms.
-        assert_eq!(run(&mut Fake::new(&[1000, 10]), LONG, ms(1)), None);
+        assert_eq!(decision(&mut Fake::new(&[1000, 10]), LONG, ms(1)), Decision::OutOfTime);
         let mut fake = Fake::new(&[1000, 10]);
-        assert_eq!(run(&mut fake, Duration::ZERO, LONG).unwrap().winner, 1);
+        assert_eq!(run(&mut fake, Duration::ZERO, LONG).winner, 1);
         assert_eq!(fake.runs[0], 1 + MIN_ROUNDS, "only the rounds that are needed");
         let mut fake = Fake::new(&[10_000_000, 10]);
-        assert_eq!(run(&mut fake, LONG, ms(25)), None, "two rounds tell nothing");
+        assert_eq!(decision(&mut fake, LONG, ms(25)), Decision::OutOfTime, "two rounds tell nothing");
         assert!(fake.now.get() < 35_000_000);
     }
 
@@ -278,7 +309,7 @@ mod tests {
             noise in proptest::collection::vec(0u64..2000, 1..20),
         ) {
             let mut fake = Fake { noise, ..Fake::new(&nanos) };
-            let outcome = run(&mut fake, LONG, LONG).unwrap();
+            let outcome = run(&mut fake, LONG, LONG);
             let median = |at: usize| outcome.medians[at].unwrap();
             prop_assert!(outcome.winner == 0 || median(outcome.winner) < median(0));
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::DeviceInfo;
+use crate::backend::{DeviceInfo, DeviceKind};
 use crate::files::cache::CacheFolder;
 use crate::files::hash::{Digest, Hash};
 use crate::kernel::table;
@@ -32,6 +32,11 @@ pub(super) struct Measured {
 }
 
 impl Measured {
+    /// The default, which nothing may be compared with.
+    pub(super) fn unmeasured(default: &str) -> Self {
+        Measured { default: default.into(), chosen: default.into(), default_ns: 0, chosen_ns: 0 }
+    }
+
     fn is_sound(&self) -> bool {
         let named = |name: &str| !name.is_empty() && name.len() <= MAX_TEXT;
         named(&self.default) && named(&self.chosen) && self.chosen_ns <= self.default_ns
@@ -48,6 +53,10 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn get(&self, key: &ChoiceKey) -> Option<&Measured> {
         self.all.get(key)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
     }
 
     /// Keeps what was measured for `key`, unless there is too much.
@@ -81,15 +90,24 @@ pub(super) struct TuningFile {
     key: Digest,
 }
 
+/// What the measurements of a device hold for: the device, its driver and the kernels that ship.
+pub(super) fn device_key(device: &DeviceInfo) -> Digest {
+    key_of(device, std::thread::available_parallelism().map_or(0, |n| n.get()))
+}
+
+fn key_of(device: &DeviceInfo, threads: usize) -> Digest {
+    let mut hash = Hash::new();
+    hash.put((FORMAT, device.api, &device.name, &device.uuid, &device.driver, &device.api_version));
+    hash.put((device.features, device.subgroup, device.prefers_texels, table::digest().hex()));
+    // Only these compute on the host's cores.
+    hash.put((device.kind == DeviceKind::Cpu).then_some(threads));
+    hash.digest()
+}
+
 impl TuningFile {
-    /// The file for `device` in `folder`.
-    pub(super) fn new(folder: &Path, device: &DeviceInfo) -> Self {
-        let mut hash = Hash::new();
-        hash.put((FORMAT, device.api, &device.name, &device.uuid, &device.driver, &device.api_version));
-        hash.put((device.features, device.subgroup, device.prefers_texels, table::digest().hex()));
-        // Of devices that compute on the processor's cores.
-        hash.put(std::thread::available_parallelism().map_or(0, |n| n.get()));
-        TuningFile { folder: CacheFolder::new(folder), key: hash.digest() }
+    /// The file in `folder` for the device of `key`.
+    pub(super) fn new(folder: &Path, key: Digest) -> Self {
+        TuningFile { folder: CacheFolder::new(folder), key }
     }
 
     fn name(&self) -> String {
@@ -120,24 +138,26 @@ impl TuningFile {
         Ok(kept)
     }
 
-    /// Adds `new` to what is there. A write that fails is a warning.
-    pub(super) fn add(&self, new: &Kept) -> Kept {
+    /// Adds `new` to what is there; whether all of it is kept now. A write that fails is a warning.
+    pub(super) fn add(&self, new: &Kept) -> bool {
         // Without the lock a choice of another process may be lost, and is measured again.
         let _alone = self.folder.lock(&self.name());
         let mut all = self.load();
         for (key, measured) in &new.all {
             all.set(key.clone(), measured.clone());
         }
-        match serde_json::to_vec(&all) {
-            Ok(bytes) if bytes.len() <= MAX_BYTES => self.folder.save(&self.name(), self.key, &bytes),
-            Ok(_) => {
-                tracing::warn!(target: "onepool::tuning", "choices of kernels are not kept: there are too many")
+        let has_room = new.all.keys().all(|key| all.get(key).is_some());
+        let saved = match serde_json::to_vec(&all) {
+            Ok(bytes) if bytes.len() <= MAX_BYTES => {
+                self.folder.try_save(&self.name(), self.key, &bytes).map_err(|cause| cause.to_string())
             }
-            Err(cause) => {
-                tracing::warn!(target: "onepool::tuning", %cause, "choices of kernels are not kept")
-            }
+            Ok(_) => Err("there are too many".to_owned()),
+            Err(cause) => Err(cause.to_string()),
+        };
+        if let Err(cause) = &saved {
+            tracing::warn!(target: "onepool::tuning", "choices of kernels are not kept: {cause}");
         }
-        all
+        has_room && saved.is_ok()
     }
 }
 
@@ -158,16 +178,20 @@ mod tests {
         ChoiceKey::new("product", DType::F32).size("m", m)
     }
 
+    fn of(folder: &Path, device: &DeviceInfo) -> TuningFile {
+        TuningFile::new(folder, device_key(device))
+    }
+
     fn measured(chosen: &str) -> Measured {
         Measured { default: "a".into(), chosen: chosen.into(), default_ns: 100, chosen_ns: 50 }
     }
 
     fn filled(folder: &Path) -> PathBuf {
-        let file = TuningFile::new(folder, &device());
+        let file = of(folder, &device());
         let mut kept = Kept::default();
         kept.set(key(7), measured("b"));
         kept.set(key(9), measured("a"));
-        file.add(&kept);
+        assert!(file.add(&kept));
         folder.join(format!("{}.onepool", file.name()))
     }
 
@@ -176,7 +200,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("deep");
         filled(&folder);
-        let file = TuningFile::new(&folder, &device());
+        let file = of(&folder, &device());
         let kept = file.load();
         assert_eq!(kept.get(&key(7)), Some(&measured("b")));
         let choices = kept.choices();
@@ -184,7 +208,7 @@ mod tests {
         // Another process adds, and nothing is lost.
         let mut more = Kept::default();
         more.set(key(11), measured("c"));
-        assert_eq!(file.add(&more).choices().len(), 2);
+        assert!(file.add(&more));
         assert_eq!(file.load().choices().len(), 2);
         let others: [fn(&mut DeviceInfo); 4] = [
             |d| d.uuid.push('x'),
@@ -195,8 +219,42 @@ mod tests {
         for change in others {
             let mut other = device();
             change(&mut other);
-            assert_eq!(TuningFile::new(&folder, &other).load(), Kept::default());
+            assert_eq!(of(&folder, &other).load(), Kept::default());
         }
+    }
+
+    #[test]
+    fn the_hosts_threads_matter_to_devices_that_compute_on_them() {
+        let of = |kind: DeviceKind, threads: usize| key_of(&DeviceInfo { kind, ..device() }, threads);
+        for kind in [DeviceKind::Discrete, DeviceKind::Integrated] {
+            assert_eq!(of(kind, 4), of(kind, 8), "{kind:?}");
+        }
+        assert_ne!(of(DeviceKind::Cpu, 4), of(DeviceKind::Cpu, 8));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "no folder").unwrap();
+        let mut kept = Kept::default();
+        kept.set(key(7), measured("b"));
+        assert!(!of(&path, &device()).add(&kept));
+        assert!(of(folder.path(), &device()).add(&kept));
+    }
+
+    #[test]
+    fn what_has_no_room_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = of(folder.path(), &device());
+        let mut kept = Kept::default();
+        for i in 0..MAX_CHOICES {
+            kept.set(ChoiceKey::new(&i.to_string(), DType::F32), measured("b"));
+        }
+        assert!(file.add(&kept));
+        let mut more = Kept::default();
+        more.set(key(7), measured("b"));
+        assert!(!file.add(&more));
     }
 
     #[test]
@@ -205,7 +263,7 @@ mod tests {
         let folder = folder.path();
         let path = filled(folder);
         let whole = fs::read(&path).unwrap();
-        let file = TuningFile::new(folder, &device());
+        let file = of(folder, &device());
         let mut spoiled: Vec<Vec<u8>> =
             (0..whole.len()).step_by(7).map(|len| whole[..len].to_vec()).collect();
         for at in (0..whole.len()).step_by(5) {
@@ -221,7 +279,7 @@ mod tests {
         // One that is of another device, and one of another layout.
         let mut other = device();
         other.driver.push('x');
-        let foreign = TuningFile::new(folder, &other);
+        let foreign = of(folder, &other);
         foreign.folder.try_save(&file.name(), foreign.key, b"{}").unwrap();
         assert_eq!(file.load(), Kept::default());
         // Whole files whose contents make no sense.

@@ -22,8 +22,10 @@ const MAX_BYTES: u64 = 1 << 30;
 /// A candidate is repeated until it takes about this long: clocks of devices are coarse.
 const LONG_NS: u64 = 100_000;
 const MAX_REPEATS: u64 = 16;
-/// A node that takes longer is not measured: a display on the same device would wait for it again and again.
+/// A node that takes longer is not measured, where the session has no limit of its own for a submission.
 const TOO_LONG_NS: u64 = 500_000_000;
+/// A candidate that takes this much longer than the first one is not timed.
+const HOPELESS: u64 = 4;
 
 /// How far results of candidates may be apart, relative to the element and to the largest element: sums in another order
 /// cancel differently.
@@ -43,6 +45,8 @@ pub(super) struct Bench<'a> {
     unused: Buffer,
     /// Bytes that are left.
     left: u64,
+    /// The most nanoseconds of a submission: a display on the same device waits for each.
+    limit: u64,
 }
 
 /// Whether a choice can be measured.
@@ -55,12 +59,24 @@ pub(super) enum Measurable<'a, 'b> {
     OutOfTime,
 }
 
-/// A candidate with its kernels and memory.
-struct Ready {
-    prepared: Prepared,
-    /// Kernels and memory that the recording uses.
+/// The commands of one run of a candidate, with the kernels and memory that they use.
+struct Run {
+    commands: Vec<Command>,
     _kernels: Vec<Kernel>,
     _buffers: Vec<Buffer>,
+}
+
+/// A candidate to time.
+struct Ready {
+    prepared: Prepared,
+    _run: Run,
+}
+
+/// A time, and whether the device's clock gave it.
+#[derive(Clone, Copy)]
+struct Timed {
+    nanos: u64,
+    by_device: bool,
 }
 
 /// The candidates of one choice, ready to run.
@@ -74,7 +90,7 @@ pub(super) struct Candidates<'a, 'b> {
 
 impl<'a> Bench<'a> {
     /// Memory for `node` with random elements where they are not known; `None` for a node that needs too much, or whose
-    /// elements decide what it does.
+    /// elements decide what it does. A submission may take `limit` nanoseconds.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -82,6 +98,7 @@ impl<'a> Bench<'a> {
         device: &'a Device,
         sources: &'a KernelSources,
         node: &'a TunableNode,
+        limit: Option<u64>,
     ) -> Result<Option<Bench<'a>>, Error> {
         let cx = &node.cx;
         let is_free =
@@ -106,7 +123,8 @@ impl<'a> Bench<'a> {
         let own = |info: &TensorInfo| device.buffer(info.bytes() as u64, Placement::Device, "tuning");
         let outputs = cx.outputs().iter().map(own).collect::<Result<_, _>>()?;
         let unused = device.buffer(256, Placement::Device, "tuning")?;
-        Ok(Some(Bench { device, sources, node, inputs, outputs, unused, left }))
+        let limit = limit.unwrap_or(TOO_LONG_NS).min(TOO_LONG_NS);
+        Ok(Some(Bench { device, sources, node, inputs, outputs, unused, left, limit }))
     }
 
     /// The candidates `names` for `key`, where all other choices are `choices`. The first one must be measurable; others
@@ -123,31 +141,34 @@ impl<'a> Bench<'a> {
         is_over: impl Fn() -> bool,
     ) -> Result<Measurable<'a, '_>, Error> {
         let mut left = self.left;
-        let mut make = |name: &String, repeats: u64| -> Result<Option<Ready>, Error> {
-            let Some(lowered) = self.node.lower(info, options, Some(&choices.with(key, name)))? else {
+        // What no one has run yet runs once, and is given up where that takes too long.
+        let mut make = |name: &String, longest: u64| -> Result<Option<(Run, u64)>, Error> {
+            let lowered = self.node.lower(info, options, Some(&choices.with(key, name)));
+            let Some(lowered) = runnable(lowered.map_err(Error::from), name)?.flatten() else {
                 return Ok(None);
             };
             let bytes = lowered.scratch.iter().chain(lowered.packed.iter().map(|p| &p.bytes));
             let bytes = bytes.fold(0u64, |sum, bytes| sum.saturating_add(*bytes as u64));
             let Some(rest) = left.checked_sub(bytes) else { return Ok(None) };
             left = rest;
-            runnable(self.ready(&lowered, repeats), name)
+            let tried = self.run(&lowered).and_then(|run| Ok((self.in_pieces(&run, longest)?, run)));
+            Ok(runnable(tried, name)?.and_then(|(nanos, run)| Some((run, nanos?))))
         };
         let Some(first) = names.first() else { return Ok(Measurable::No) };
-        let Some(alone) = make(first, 1)? else { return Ok(Measurable::No) };
-        // Drivers compile in the first run.
-        let twice = self.time(&alone, 1).and_then(|_| self.time(&alone, 1));
-        let Some(nanos) = runnable(twice, first)?.filter(|nanos| *nanos <= TOO_LONG_NS) else {
-            return Ok(Measurable::No);
-        };
+        let Some((run, nanos)) = make(first, self.limit)? else { return Ok(Measurable::No) };
         let repeats = (LONG_NS / nanos.max(1)).clamp(1, MAX_REPEATS);
-        let mut ready = vec![if repeats == 1 { Some(alone) } else { make(first, repeats)? }];
+        let longest = nanos.saturating_mul(HOPELESS).max(LONG_NS).min(self.limit);
+        let mut ready = vec![runnable(self.ready(run, repeats), first)?];
+        if ready.iter().flatten().count() == 0 {
+            return Ok(Measurable::No);
+        }
         for name in names.iter().skip(1) {
             // Drivers take long to compile.
             if is_over() {
                 return Ok(Measurable::OutOfTime);
             }
-            ready.push(make(name, repeats)?);
+            let run = make(name, longest)?.map(|(run, _)| runnable(self.ready(run, repeats), name));
+            ready.push(run.transpose()?.flatten());
         }
         Ok(match ready.iter().flatten().count() {
             0 | 1 => Measurable::No,
@@ -155,8 +176,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Kernels, memory and commands of `repeats` runs of a lowering.
-    fn ready(&self, lowered: &Lowered, repeats: u64) -> Result<Ready, Error> {
+    /// Kernels, memory and commands of a lowering.
+    fn run(&self, lowered: &Lowered) -> Result<Run, Error> {
         let own = |bytes: usize| self.device.buffer(bytes as u64, Placement::Device, "tuning");
         let mut buffers = lowered.scratch.iter().map(|bytes| own(*bytes)).collect::<Result<Vec<_>, _>>()?;
         for packed in &lowered.packed {
@@ -212,25 +233,56 @@ impl<'a> Bench<'a> {
                 }
             });
         }
-        let mut commands = vec![order.clone(), Command::Timestamp { slot: 0 }];
-        (0..repeats).for_each(|_| commands.extend(once.iter().cloned()));
-        commands.extend([order, Command::Timestamp { slot: 1 }]);
-        let recording = Recording { commands, timestamps: 2, ..Recording::default() };
-        let prepared = kernel::prepare(&self.device.queue, recording, &[])?;
-        Ok(Ready { prepared, _kernels: kernels, _buffers: buffers })
+        Ok(Run { commands: once, _kernels: kernels, _buffers: buffers })
     }
 
-    /// Nanoseconds of one of `repeats` runs, by the device's clock where it has one.
-    fn time(&self, ready: &Ready, repeats: u64) -> Result<u64, Error> {
+    /// `repeats` runs in one submission.
+    fn ready(&self, run: Run, repeats: u64) -> Result<Ready, Error> {
+        Ok(Ready { prepared: self.prepared(&run.commands, repeats)?, _run: run })
+    }
+
+    fn prepared(&self, commands: &[Command], repeats: u64) -> Result<Prepared, Error> {
+        let order = Command::Barrier(Barrier { src: Access::DEVICE, dst: Access::DEVICE });
+        let mut all = vec![order.clone(), Command::Timestamp { slot: 0 }];
+        (0..repeats).for_each(|_| all.extend(commands.iter().cloned()));
+        all.extend([order, Command::Timestamp { slot: 1 }]);
+        let recording = Recording { commands: all, timestamps: 2, ..Recording::default() };
+        Ok(kernel::prepare(&self.device.queue, recording, &[])?)
+    }
+
+    /// Nanoseconds of a run in submissions that become longer, as far as those before them took little;
+    /// `None` once they took more than `longest` together.
+    fn in_pieces(&self, run: &Run, longest: u64) -> Result<Option<u64>, Error> {
+        let (mut rest, mut most, mut sum) = (&run.commands[..], 1, 0u64);
+        while !rest.is_empty() {
+            let work = rest.iter().enumerate().filter(|(_, c)| !matches!(c, Command::Barrier(_)));
+            let end = work.map(|(at, _)| at + 1).nth(most - 1).unwrap_or(rest.len());
+            let (piece, later) = rest.split_at(end);
+            let prepared = self.prepared(piece, 1)?;
+            let mut timed = self.time(&prepared)?;
+            // By the host's clock the first run has what a driver compiles in it.
+            if !timed.by_device && sum.saturating_add(timed.nanos) > longest {
+                timed = self.time(&prepared)?;
+            }
+            sum = sum.saturating_add(timed.nanos);
+            if sum > longest {
+                return Ok(None);
+            }
+            (rest, most) = (later, most * 2);
+        }
+        Ok(Some(sum))
+    }
+
+    /// The time of a submission, by the device's clock where it has one.
+    fn time(&self, prepared: &Prepared) -> Result<Timed, Error> {
         let begin = Instant::now();
-        let event = self.device.queue.submit_prepared(&ready.prepared)?;
+        let event = self.device.queue.submit_prepared(prepared)?;
         event.wait()?;
         let host = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let nanos = match event.timestamps()?[..] {
-            [first, last] if last > first => last - first,
-            _ => host,
-        };
-        Ok(nanos / repeats.max(1))
+        Ok(match event.timestamps()?[..] {
+            [first, last] if last > first => Timed { nanos: last - first, by_device: true },
+            _ => Timed { nanos: host, by_device: false },
+        })
     }
 
     /// What a candidate computes.
@@ -257,7 +309,8 @@ impl Trial for Candidates<'_, '_> {
 
     fn time(&mut self, at: usize) -> Result<Option<u64>, Error> {
         let Some(Some(ready)) = self.ready.get(at) else { return Ok(None) };
-        let timed = runnable(self.bench.time(ready, self.repeats), "candidate")?;
+        let timed = runnable(self.bench.time(&ready.prepared), "candidate")?;
+        let timed = timed.map(|timed| timed.nanos / self.repeats.max(1));
         if timed.is_none()
             && let Some(ready) = self.ready.get_mut(at)
         {
@@ -266,21 +319,25 @@ impl Trial for Candidates<'_, '_> {
         Ok(timed)
     }
 
-    fn agrees(&mut self, at: usize) -> Result<bool, Error> {
+    fn agrees(&mut self, at: usize) -> Result<Option<bool>, Error> {
         let (Some(Some(first)), Some(Some(other))) = (self.ready.first(), self.ready.get(at)) else {
-            return Ok(false);
+            return Ok(None);
         };
         if self.wanted.is_none() {
-            self.wanted = Some(self.bench.results(first)?);
+            self.wanted = runnable(self.bench.results(first), "the first candidate")?;
         }
-        let got = self.bench.results(other)?;
-        let wanted = self.wanted.as_deref().unwrap_or_default();
-        Ok(got.len() == wanted.len() && got.iter().zip(wanted).all(|(got, wanted)| is_close(got, wanted)))
+        let Some(wanted) = &self.wanted else { return Ok(None) };
+        let got = runnable(self.bench.results(other), "candidate")?;
+        let near = |(got, wanted): (&Tensor, &Tensor)| is_close(got, wanted);
+        Ok(got.map(|got| got.len() == wanted.len() && got.iter().zip(wanted).all(near)))
     }
 }
 
 /// What came of a step of a measurement: nothing, with a note, where it failed for this candidate alone.
-fn runnable<T>(result: Result<T, Error>, name: &str) -> Result<Option<T>, Error> {
+///
+/// # Errors
+/// That of a device that is lost.
+pub(super) fn runnable<T>(result: Result<T, Error>, name: &str) -> Result<Option<T>, Error> {
     match result {
         Ok(done) => Ok(Some(done)),
         Err(error) if error.is_lost() => Err(error),

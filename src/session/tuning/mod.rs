@@ -6,17 +6,18 @@ mod measure;
 mod report;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub use self::report::{TunedChoice, TuningReport};
 
-use self::decide::{Clock, Outcome, decide};
-use self::file::{Kept, Measured, TuningFile};
-use self::measure::{Bench, Measurable};
+use self::decide::{Clock, Decision, Outcome, decide};
+use self::file::{Kept, Measured, TuningFile, device_key};
+use self::measure::{Bench, Measurable, runnable};
 use crate::backend::DeviceInfo;
+use crate::files::hash::Digest;
 use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::ops::{Asked, ChoiceKey, Choices};
 use crate::plan::{Assignment, Compiler, PlanOptions, PlanOutcome, TunableNode};
@@ -49,7 +50,8 @@ const FLOPS_OF_BYTE: u64 = 8;
 pub(super) struct KernelTuner {
     folder: Option<PathBuf>,
     left: Mutex<Duration>,
-    devices: Mutex<BTreeMap<usize, Known>>,
+    /// By the device itself: a session that recovers may have another one at the same entry of its table.
+    devices: Mutex<HashMap<Digest, Known>>,
     report: Mutex<TuningReport>,
 }
 
@@ -58,11 +60,29 @@ pub(super) struct KernelTuner {
 struct Known {
     file: Option<TuningFile>,
     kept: Kept,
-    /// What cannot be measured.
+    /// What `kept` chooses.
+    choices: Arc<Choices>,
+    /// What is not measured any more.
     given_up: BTreeSet<ChoiceKey>,
 }
 
 impl Known {
+    fn new(file: Option<TuningFile>) -> Known {
+        let kept = file.as_ref().map(TuningFile::load).unwrap_or_default();
+        Known { file, choices: Arc::new(kept.choices()), kept, given_up: BTreeSet::new() }
+    }
+
+    fn set(&mut self, key: ChoiceKey, measured: Measured) {
+        self.kept.set(key, measured);
+        self.choices = Arc::new(self.kept.choices());
+    }
+
+    /// Whether a lowering that asked this asks nothing that is to be found out.
+    fn settles(&self, asked: &[Asked]) -> bool {
+        let taken = |a: &Asked| self.choices.get(&a.key).unwrap_or(a.default_name()) == a.name();
+        asked.iter().all(|a| self.has(&a.key) && taken(a))
+    }
+
     /// Whether nothing is to be found out about `key`.
     fn has(&self, key: &ChoiceKey) -> bool {
         self.kept.get(key).is_some() || self.given_up.contains(key)
@@ -93,16 +113,13 @@ impl KernelTuner {
     /// What is known of each device; of native ones nothing.
     fn known(&self, devices: &[&DeviceInfo]) -> Vec<Arc<Choices>> {
         let mut known = lock(&self.devices);
-        let choices = devices.iter().enumerate().map(|(d, info)| {
+        let choices = devices.iter().map(|info| {
             if info.native {
                 return Arc::default();
             }
-            let known = known.entry(d).or_insert_with(|| {
-                let file = self.folder.as_deref().map(|folder| TuningFile::new(folder, info));
-                let kept = file.as_ref().map(TuningFile::load).unwrap_or_default();
-                Known { file, kept, given_up: BTreeSet::new() }
-            });
-            Arc::new(known.kept.choices())
+            let key = device_key(info);
+            let file = || self.folder.as_deref().map(|folder| TuningFile::new(folder, key));
+            Arc::clone(&known.entry(key).or_insert_with(|| Known::new(file())).choices)
         });
         choices.collect()
     }
@@ -117,7 +134,7 @@ impl KernelTuner {
     ) -> Result<(), Error> {
         let Some(entry) = core.devices.get(device) else { return Ok(()) };
         let mut known = lock(&self.devices);
-        let Some(known) = known.get_mut(&device) else { return Ok(()) };
+        let Some(known) = known.get_mut(&device_key(info)) else { return Ok(()) };
         let (mut report, clock) = (lock(&self.report), Since(Instant::now()));
         let mut left = lock(&self.left);
         let mut work = Work {
@@ -134,8 +151,10 @@ impl KernelTuner {
         };
         let result = work.measure(nodes);
         // What was measured before a failure is true all the same.
-        if let Some(file) = work.known.file.as_ref().filter(|_| work.new != Kept::default()) {
-            file.add(&work.new);
+        if let Some(file) = work.known.file.as_ref().filter(|_| work.new != Kept::default())
+            && !file.add(&work.new)
+        {
+            work.report.not_kept += work.new.len();
         }
         let took = work.clock.now();
         work.report.seconds += took.as_secs_f64();
@@ -159,7 +178,7 @@ struct Work<'a> {
     end: Duration,
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
     /// Measures the nodes that take longest first; of equal ones that with the lesser key, so that the order is always
     /// the same.
     fn measure(&mut self, mut nodes: Vec<TunableNode>) -> Result<(), Error> {
@@ -174,52 +193,79 @@ impl Work<'_> {
 
     /// Measures what a node chooses between, and then what that leads to.
     fn node(&mut self, node: &TunableNode, nodes: u64) -> Result<(), Error> {
-        let mut bench = None;
+        if self.known.settles(&node.asked) {
+            return Ok(());
+        }
+        let (mut bench, mut follows) = (None, false);
         loop {
-            let choices = self.known.kept.choices();
-            let Some(lowered) = node.lower(self.info, self.options, Some(&choices))? else { return Ok(()) };
+            let choices = Arc::clone(&self.known.choices);
+            let lowered = node.lower(self.info, self.options, Some(&choices)).map_err(Error::from);
+            let Some(lowered) = runnable(lowered, &node.name)?.flatten() else { return Ok(()) };
             let Some(asked) = lowered.asked.into_iter().find(|asked| !self.known.has(&asked.key)) else {
                 return Ok(());
             };
-            if self.clock.now() >= self.end {
-                self.report.out_of_time.insert(asked.key);
-                return Ok(());
-            }
-            if bench.is_none() {
-                bench = Bench::new(self.entry, &self.core.sources, node)?;
-            }
-            let soft = self.clock.now() + self.end.saturating_sub(self.clock.now()) / SHARE;
-            let wanted = (&asked.key, &asked.candidates[..]);
-            let is_over = || self.clock.now() >= self.end;
-            let measurable = match &bench {
-                Some(bench) => bench.candidates(self.info, self.options, &choices, wanted, is_over)?,
-                None => Measurable::No,
-            };
-            let mut candidates = match measurable {
-                Measurable::Yes(candidates) => candidates,
-                Measurable::No => {
-                    self.report.not_measured.insert(asked.key.clone());
-                    self.known.given_up.insert(asked.key);
-                    continue;
+            // What a device was lost at is not tried again. Where there is no room to keep it, neither.
+            self.known.given_up.insert(asked.key.clone());
+            match self.decision(node, &mut bench, &choices, &asked) {
+                Ok(Decision::Chosen(outcome)) => {
+                    let Some((key, measured, choice)) = result(self.device, node, nodes, asked, outcome)
+                    else {
+                        return Ok(());
+                    };
+                    self.report.out_of_time.remove(&key);
+                    self.known.set(key.clone(), measured.clone());
+                    self.new.set(key, measured);
+                    self.report.measured.push(TunedChoice { follows, ..choice });
+                    follows = true;
                 }
-                Measurable::OutOfTime => {
+                Ok(Decision::NotMeasurable) => {
+                    self.report.not_measured.insert(asked.key);
+                }
+                Ok(Decision::OutOfTime) => {
+                    self.known.given_up.remove(&asked.key);
                     self.report.out_of_time.insert(asked.key);
                     return Ok(());
                 }
-            };
-            let Some(outcome) = decide(&mut candidates, &self.clock, (soft, self.end))? else {
-                self.report.out_of_time.insert(asked.key);
-                return Ok(());
-            };
-            let Some((key, measured, choice)) = result(self.device, node, nodes, asked, outcome) else {
-                return Ok(());
-            };
-            self.report.out_of_time.remove(&key);
-            self.known.kept.set(key.clone(), measured.clone());
-            // Where there is no room for more, it is not measured again and again.
-            self.known.given_up.insert(key.clone());
-            self.new.set(key, measured);
-            self.report.measured.push(choice);
+                Err(error) => {
+                    // Other processes would lose it as well.
+                    self.new.set(asked.key.clone(), Measured::unmeasured(asked.default_name()));
+                    self.report.not_measured.insert(asked.key);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Which candidate of `asked` is the fastest.
+    ///
+    /// # Errors
+    /// That of a device that is lost.
+    fn decision<'n>(
+        &self,
+        node: &'n TunableNode,
+        bench: &mut Option<Bench<'n>>,
+        choices: &Choices,
+        asked: &Asked,
+    ) -> Result<Decision, Error>
+    where
+        'a: 'n,
+    {
+        if self.clock.now() >= self.end {
+            return Ok(Decision::OutOfTime);
+        }
+        if bench.is_none() {
+            let limit = self.core.options.limit.on(self.info, false);
+            let made = Bench::new(self.entry, &self.core.sources, node, limit);
+            *bench = runnable(made, &node.name)?.flatten();
+        }
+        let Some(bench) = bench else { return Ok(Decision::NotMeasurable) };
+        let soft = self.clock.now() + self.end.saturating_sub(self.clock.now()) / SHARE;
+        let wanted = (&asked.key, &asked.candidates[..]);
+        let is_over = || self.clock.now() >= self.end;
+        match bench.candidates(self.info, self.options, choices, wanted, is_over)? {
+            Measurable::Yes(mut candidates) => decide(&mut candidates, &self.clock, (soft, self.end)),
+            Measurable::No => Ok(Decision::NotMeasurable),
+            Measurable::OutOfTime => Ok(Decision::OutOfTime),
         }
     }
 }
@@ -263,6 +309,7 @@ fn result(
         key: asked.key.clone(),
         op: node.op.name(),
         node: node.name.clone(),
+        follows: false,
         nodes,
         default: default.clone(),
         chosen: chosen.clone(),
@@ -286,10 +333,10 @@ impl KernelChooser for KernelTuner {
         let usable = core.sources.usable(&core.devices);
         let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
         for (d, info) in devices.iter().enumerate().filter(|(_, info)| !info.native) {
-            let options = PlanOptions { choices: self.known(&devices), ..core.options.plan.clone() };
             if lock(&self.left).is_zero() {
                 break;
             }
+            let options = PlanOptions { choices: self.known(&devices), ..core.options.plan.clone() };
             let cache = core.sources.cache(&core.devices);
             let assignment = Assignment::All(d as u32);
             let compiler =
@@ -306,4 +353,4 @@ impl KernelChooser for KernelTuner {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::session) mod tests;

@@ -15,7 +15,7 @@ use crate::ops::{Operator, WindowAttrs};
 use crate::plan::{Plan, PlanCache};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
-use crate::session::{Session, SessionBuilder};
+use crate::session::{Session, SessionBuilder, SubmissionLimit};
 
 /// Convolutions of three kinds, products of many rows and of one, and a softmax.
 fn graph() -> Graph {
@@ -82,11 +82,38 @@ fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
 
 /// The nodes that ask for a choice with `choices` on `device`.
 fn tunable(graph: &Graph, device: &DeviceInfo, choices: &Choices) -> Vec<TunableNode> {
+    tunable_of(graph, &infos(), device, choices)
+}
+
+fn tunable_of(
+    graph: &Graph,
+    infos: &[TensorInfo],
+    device: &DeviceInfo,
+    choices: &Choices,
+) -> Vec<TunableNode> {
     let options = PlanOptions { choices: vec![Arc::new(choices.clone())], ..PlanOptions::default() };
     let (cache, assignment) = (PlanCache::default(), Assignment::default());
     let compiler =
         Compiler { graph, devices: &[device], options: &options, assignment, cache: &cache, updates: &[] };
-    compiler.tunable(&infos(), &BTreeMap::new()).unwrap().plan().unwrap()
+    compiler.tunable(infos, &BTreeMap::new()).unwrap().plan().unwrap()
+}
+
+/// Keeps in `folder`, for each choice of `graph` on `device`, that another candidate than the default is
+/// faster.
+pub(in crate::session) fn keep_others(
+    folder: &Path,
+    graph: &Graph,
+    infos: &[TensorInfo],
+    device: &DeviceInfo,
+) -> Choices {
+    let mut kept = Kept::default();
+    for asked in tunable_of(graph, infos, device, &Choices::default()).into_iter().flat_map(|node| node.asked)
+    {
+        let [default, chosen] = [0, 1].map(|at| asked.candidates[at].clone());
+        kept.set(asked.key, Measured { default, chosen, default_ns: 2, chosen_ns: 1 });
+    }
+    assert!(TuningFile::new(folder, device_key(device)).add(&kept));
+    kept.choices()
 }
 
 fn plan(graph: &Graph, devices: &[&DeviceInfo], choices: &Choices) -> Plan {
@@ -215,18 +242,171 @@ fn what_was_measured_is_kept_and_taken_by_later_sessions() {
 #[test]
 fn a_damaged_file_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(session) = tuned("vulkan", folder.path(), Tuning::Within(Duration::from_secs(900))) else {
-        return;
-    };
-    session.plan(&infos()).unwrap();
-    let plain = kernels(&builder("vulkan").unwrap().build().unwrap().plan(&infos()).unwrap());
+    let Some(builder) = builder("vulkan") else { return };
+    let session = builder.build().unwrap();
+    let plain = kernels(&session.plan(&infos()).unwrap());
+    keep_others(folder.path(), &graph(), &infos(), session.devices().next().unwrap());
+    let kept = || kernels(&tuned("vulkan", folder.path(), Tuning::Kept).unwrap().plan(&infos()).unwrap());
+    assert_ne!(kept(), plain, "a whole one changes kernels");
     let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     let file = files.iter().find(|file| file.extension().is_some_and(|e| e == "onepool")).unwrap();
     let whole = fs::read(file).unwrap();
     for bytes in [&whole[..whole.len() / 2], b"", b"{}"] {
         fs::write(file, bytes).unwrap();
-        let kept = tuned("vulkan", folder.path(), Tuning::Kept).unwrap();
-        assert_eq!(kernels(&kept.plan(&infos()).unwrap()), plain);
+        assert_eq!(kept(), plain);
+    }
+    fs::write(file, whole).unwrap();
+    assert_ne!(kept(), plain);
+}
+
+/// An entry of the table may become another device, as after [`Session::recover_on`].
+#[test]
+fn choices_are_those_of_the_device_at_an_entry() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut one = Registry::with_defaults().find("sim").unwrap();
+    one.native = false;
+    let other = DeviceInfo { uuid: format!("{}, another", one.uuid), ..one.clone() };
+    let choices = keep_others(folder.path(), &graph(), &infos(), &one);
+    let tuner = KernelTuner::new(Some(folder.path().to_owned()), Duration::ZERO);
+    let of = |table: &[&DeviceInfo]| -> Vec<Choices> {
+        tuner.known(table).into_iter().map(Arc::unwrap_or_clone).collect()
+    };
+    let none = Choices::default();
+    assert_eq!(of(&[&one]), [choices.clone()]);
+    assert_eq!(of(&[&other]), [none.clone()]);
+    assert_eq!(of(&[&other, &one]), [none.clone(), choices.clone()]);
+    assert_eq!(of(&[&one, &one, &other]), [choices.clone(), choices, none]);
+}
+
+#[test]
+fn a_session_on_another_device_has_that_ones_kernels() {
+    let folder = tempfile::tempdir().unwrap();
+    let (Some(first), Some(other)) = (builder("vulkan"), builder("opencl")) else { return };
+    let builder = first.tuning(Tuning::Kept).tuning_folder(folder.path());
+    let mut session = builder.build().unwrap();
+    keep_others(folder.path(), &graph(), &infos(), session.devices().next().unwrap());
+    let tuned = |session: &Session| {
+        session.plan(&infos()).unwrap().report.nodes.iter().map(|node| node.tuned.len()).sum::<usize>()
+    };
+    assert!(tuned(&session) > 0);
+    session.recover_on(vec![other.build().unwrap().context(0).unwrap().clone()]).unwrap();
+    assert_eq!(tuned(&session), 0);
+}
+
+#[test]
+fn what_takes_longer_than_a_submission_may_is_not_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(builder) = builder("vulkan") else { return };
+    let builder = builder.tuning(Tuning::Within(Duration::from_secs(900))).tuning_folder(folder.path());
+    let limit = SubmissionLimit::AtMost(Duration::from_nanos(1));
+    let session = builder.submission_limit(limit).build().unwrap();
+    session.plan(&infos()).unwrap();
+    let report = session.tuning_report();
+    assert!(report.measured.is_empty() && report.out_of_time.is_empty(), "{report:#?}");
+    assert!(report.not_measured.len() >= 4, "{report:#?}");
+}
+
+#[test]
+fn a_node_is_lowered_again_only_where_something_is_to_be_found_out() {
+    let key = |name: &str| ChoiceKey::new(name, DType::F32);
+    let asked = |name: &str, taken: usize| Asked {
+        key: key(name),
+        candidates: vec!["x".to_owned(), "y".to_owned()],
+        taken,
+    };
+    let measured = |chosen: &str| Measured {
+        default: "x".to_owned(),
+        chosen: chosen.to_owned(),
+        default_ns: 2,
+        chosen_ns: 1,
+    };
+    let mut known = Known::new(None);
+    assert!(known.settles(&[]) && !known.settles(&[asked("a", 0)]));
+    known.set(key("a"), measured("x"));
+    assert!(known.settles(&[asked("a", 0)]) && !known.settles(&[asked("a", 0), asked("b", 0)]));
+    known.given_up.insert(key("b"));
+    assert!(known.settles(&[asked("a", 0), asked("b", 0)]));
+    // What was measured since leads elsewhere.
+    known.set(key("a"), measured("y"));
+    assert!(!known.settles(&[asked("a", 0)]) && known.settles(&[asked("a", 1)]));
+}
+
+#[cfg(feature = "vulkan")]
+mod faults {
+    use super::*;
+    use crate::backend::vulkan::shim::{self, Fault};
+    use crate::device::Context;
+    use crate::session::tests::SHIM;
+
+    /// Two products.
+    fn products() -> Graph {
+        let mut g = GraphBuilder::new("products");
+        let x = g.input("x", DType::F32, [48.into(), 64.into()]);
+        let mut y = x;
+        for (name, shape) in [("b", [64usize, 72]), ("c", [72, 40])] {
+            let b = g.constant(name, tensor(&shape, 5));
+            y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[y, b]);
+        }
+        g.output("y", y);
+        g.build().unwrap()
+    }
+
+    fn session(folder: &Path) -> Session {
+        let builder = Session::builder().graph(products()).context(Context::new(shim::open()));
+        let within = Tuning::Within(Duration::from_secs(900));
+        builder.tuning(within).tuning_folder(folder).build().unwrap()
+    }
+
+    fn x() -> Vec<TensorInfo> {
+        vec![tensor(&[48, 64], 1).info().clone()]
+    }
+
+    /// The number of the first call of `name` of a plan that is tuned.
+    fn first(name: &str) -> usize {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path());
+        shim::arm(None);
+        session.plan(&x()).unwrap();
+        let (calls, _) = shim::disarm();
+        assert_eq!(session.tuning_report().measured.len(), 2, "{:#?}", session.tuning_report());
+        calls.iter().position(|call| *call == name).unwrap()
+    }
+
+    #[test]
+    fn memory_that_runs_out_ends_the_measurement_of_one_choice() {
+        let _alone = SHIM.lock();
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path());
+        shim::arm(Some((first("vkCreateBuffer"), Fault::OutOfDeviceMemory)));
+        session.plan(&x()).unwrap();
+        let (_, fired) = shim::disarm();
+        assert_eq!(fired, Some("vkCreateBuffer"));
+        let report = session.tuning_report();
+        assert_eq!((report.measured.len(), report.not_measured.len()), (1, 1), "{report:#?}");
+    }
+
+    #[test]
+    fn a_device_is_lost_at_a_choice_once() {
+        let _alone = SHIM.lock();
+        let folder = tempfile::tempdir().unwrap();
+        let at = first("vkQueueSubmit");
+        let mut session = session(folder.path());
+        shim::arm(Some((at, Fault::Lost)));
+        // Whether the plan needs the device is its own matter.
+        let _ = session.plan(&x());
+        let (_, fired) = shim::disarm();
+        assert_eq!(fired, Some("vkQueueSubmit"));
+        let lost = session.tuning_report().not_measured;
+        assert_eq!((lost.len(), session.tuning_report().measured.len()), (1, 0));
+        session.recover_on(vec![Context::new(shim::open())]).unwrap();
+        session.plan(&x()).unwrap();
+        let report = session.tuning_report();
+        assert_eq!((report.measured.len(), &report.not_measured), (1, &lost), "{report:#?}");
+        assert!(!lost.contains(&report.measured[0].key));
+        // Nor in another process.
+        let next = self::session(folder.path());
+        next.plan(&x()).unwrap();
+        assert_eq!(next.tuning_report(), TuningReport::default());
     }
 }
 

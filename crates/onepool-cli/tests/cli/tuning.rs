@@ -84,6 +84,24 @@ fn a_spoiled_file_is_passed_over_with_a_sentence() {
 }
 
 #[test]
+fn what_cannot_be_kept_is_said() {
+    let dir = folder();
+    let d = dir.path();
+    product(d);
+    // Its name is taken by a folder.
+    ends(d, 0, &tune(&["--budget", "600"]));
+    let is_tuning = |name: &str| name.starts_with("tuning-") && name.ends_with(".onepool");
+    let files = fs::read_dir(d.join("cache")).unwrap().map(|f| f.unwrap().path());
+    let file = files.into_iter().find(|f| is_tuning(f.file_name().unwrap().to_str().unwrap())).unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    fs::write(file.join("more"), "").unwrap();
+    let out = ends(d, 0, &tune(&["--budget", "600"]));
+    says(&out, &["2 choices measured", "2 choices not kept: cache"]);
+    assert!(!out.contains("kept in"), "{out}");
+}
+
+#[test]
 fn what_cannot_be_tuned_is_said() {
     let dir = folder();
     let d = dir.path();

@@ -4,6 +4,7 @@ mod book;
 mod by_book;
 mod gated;
 mod native;
+mod raise;
 mod rounded;
 #[cfg(test)]
 mod tests;
@@ -180,12 +181,18 @@ impl MatMulNBits {
             && (self.n * self.bytes()).is_multiple_of(WORD_PAIR)
     }
 
-    /// The kernel of cooperative matrices for `m` rows of `t`, where there is one. It rounds weights to `float16`, and
-    /// rows of `float32` where the model allows that.
-    fn matrices(&self, lower: &Lowering<'_>, t: DType, m: usize) -> Option<Matrices> {
+    /// The kernel of cooperative matrices for `m` rows of `t`, where there is one, and the exponent of what
+    /// it multiplies scales by. It rounds weights to `float16`, and rows of `float32` where the model allows
+    /// that; scales of `float32` must be known for that.
+    fn matrices(&self, cx: &OpCx, lower: &Lowering<'_>, t: DType, m: usize) -> Option<(Matrices, i32)> {
         let fits = m > nbits_vector::ROWS && (t == DType::F16 || self.rounds) && self.has_runs();
         let kernel = |side| variants::NbitsMatrix { t, side }.id().ok();
-        fits.then(|| Matrices::of(lower, [m, self.n], kernel)).flatten()
+        let matrices = fits.then(|| Matrices::of(lower, [m, self.n], kernel)).flatten()?;
+        let exponent = match t {
+            DType::F16 => 0,
+            _ => raise::exponent(cx.value(SCALES)?.as_slice().ok()?, self.blocks(), self.bits)?,
+        };
+        Some((matrices, exponent))
     }
 
     fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
@@ -306,7 +313,7 @@ impl Operator for MatMulNBits {
             Operand::Output(0),
             book.unwrap_or(Operand::Unused),
         ];
-        let matrices = self.matrices(lower, t, m);
+        let matrices = self.matrices(cx, lower, t, m);
         if m == 0 {
             return Ok(());
         }
@@ -322,11 +329,14 @@ impl Operator for MatMulNBits {
             let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
             return lower.dispatch(kernel, &spec, &args, &params, grid);
         }
-        if let Some(matrices) = matrices {
+        if let Some((matrices, exponent)) = matrices {
             if t == DType::F32 {
                 let [rows, factors] = coded::rounded_rows(lower, args[A], [m, self.k])?;
                 args[A] = rows;
                 args.push(factors);
+            }
+            if exponent != 0 {
+                spec.push((spec::nbits_matrix::RAISED, (127 + exponent) as u32));
             }
             spec.push((spec::nbits_matrix::LOCAL_SIZE_X, matrices.threads));
             return lower.dispatch(

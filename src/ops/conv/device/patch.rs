@@ -1,10 +1,10 @@
 //! Convolutions of 3 by 3 taps by cooperative matrices that read a patch of the input once for all taps.
 
-use super::{Plain, Target, Tiles};
+use super::{Plain, Target, product_params};
 use crate::kernel::KernelId;
 use crate::kernel::codes::conv_patch;
 use crate::kernel::table::{spec, variants};
-use crate::ops::{Lowering, OpError, WindowAxis};
+use crate::ops::{Lowering, OpError, Operand, WindowAxis};
 
 /// The least input channels: those of a step that are not there are multiplied too.
 const MIN_CHANNELS: usize = conv_patch::DEPTH / 2 + 1;
@@ -56,6 +56,7 @@ impl Target<'_> {
         let patches = h.output.div_ceil(lines) * w.output.div_ceil(conv_patch::ACROSS);
         let groups = [patches, c.oc.div_ceil(channels)];
         // Patches are large: few of them are slower than more work-groups that read the input for each tap.
+        // So many need not share their depth out.
         let enough = groups[0] * groups[1] * c.batch * c.groups >= lower.processors();
         enough.then_some(Patches { kernel, threads, groups })
     }
@@ -68,10 +69,12 @@ impl Target<'_> {
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
         let Patches { kernel, threads, groups } = patches;
-        let steps = c.ic.div_ceil(conv_patch::DEPTH);
         let weights = self.channels_innermost(c, lower)?;
         let mut spec = self.large_tiles(c);
         spec.push((spec::conv_patch::LOCAL_SIZE_X, threads));
-        self.shared_out(c, Tiles { kernel, spec, groups, steps, weights }, lower)
+        let params = product_params(c, self.activation)?;
+        let groups = [groups[0], groups[1], c.batch * c.groups].map(|g| g as u32);
+        let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
+        lower.dispatch(kernel, &spec, &args, &params, groups)
     }
 }

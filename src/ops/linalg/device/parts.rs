@@ -41,9 +41,9 @@ impl PartSums {
         self.sizes.iter().product()
     }
 
-    /// Scratch memory for the sums.
+    /// Scratch memory for the sums, until they are added.
     pub(crate) fn scratch(&self, lower: &mut Lowering<'_>) -> Operand {
-        lower.scratch(self.parts * self.len() * DType::F32.bytes())
+        lower.passing_scratch(self.parts * self.len() * DType::F32.bytes())
     }
 
     /// Adds the sums in `from`.
@@ -80,14 +80,16 @@ impl PartSums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::DeviceInfo;
+    use crate::backend::{DeviceInfo, DeviceKind};
     use crate::expr::Function;
     use crate::graph::Tensor;
     use crate::ops::conv::Conv;
     use crate::ops::linalg::{Gemm, MatMul};
     use crate::ops::test_util::{tensor, tensor_of, values};
     use crate::ops::testing::{Check, devices, no_texels};
-    use crate::ops::{Operator, WindowAttrs};
+    use crate::ops::{Fact, OpCx, Operator, WindowAttrs};
+    use crate::shape::Shape;
+    use crate::tensor::TensorInfo;
 
     fn with(info: &mut DeviceInfo, processors: u32) {
         no_texels(info);
@@ -112,6 +114,37 @@ mod tests {
         assert_eq!([0, 7, 8, 12, 200].map(|steps| of(&device, 1, steps)), [1, 1, 2, 3, MAX_PARTS]);
         device.processors = Some(132);
         assert_eq!([12, 131, 132].map(|groups| of(&device, groups, 1000)), [MAX_PARTS, 2, 1]);
+    }
+
+    #[test]
+    fn processors_of_a_host_take_products_whole() {
+        let mut device = crate::registry::Registry::with_defaults().find("cpu").unwrap();
+        (device.kind, device.processors) = (DeviceKind::Cpu, None);
+        let of = |device: &DeviceInfo| parts(&Lowering::new(device), 1, 1000);
+        assert_eq!(of(&device), 1);
+        device.kind = DeviceKind::Discrete;
+        assert_eq!(of(&device), MAX_PARTS);
+    }
+
+    #[test]
+    fn sums_of_all_parts_of_a_convolution_share_their_memory() {
+        let mut device = crate::registry::Registry::with_defaults().find("sim:discrete").unwrap();
+        (device.prefers_texels, device.processors) = (false, Some(1 << 20));
+        let window = WindowAttrs { pads: vec![1; 4], ..WindowAttrs::default() };
+        let conv = Conv { window, group: 1, activation: Activation::None };
+        let scratch = |height: usize| {
+            let info = |dims: &[usize]| TensorInfo::new(DType::F32, Shape::new(dims).unwrap());
+            let facts = [info(&[1, 256, height, 128]), info(&[256, 256, 3, 3])].map(|i| Some(Fact::of(i)));
+            let cx = OpCx::for_infer(facts.into(), 1);
+            let cx = cx.clone().with_outputs(conv.infer(&cx).unwrap());
+            let mut lower = Lowering::new(&device);
+            conv.gpu(&cx, &mut lower).unwrap();
+            let lowered = lower.finish();
+            (lowered.scratch.len(), lowered.steps.len())
+        };
+        let (few, many) = (scratch(256), scratch(768));
+        assert!(few.1 < many.1, "tiles are transformed a part at a time");
+        assert_eq!(few.0, many.0);
     }
 
     /// Runs `op` shared out, in both types of elements, and returns the kernels of the first.
