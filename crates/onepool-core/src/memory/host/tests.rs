@@ -218,8 +218,7 @@ fn what_was_written_to_a_mapped_region_stays_when_its_pages_are_let_go() {
     let mut file = tempfile::tempfile().unwrap();
     let data = pattern(3 * os::page_size());
     file.write_all(&data).unwrap();
-    // SAFETY: no one else has the file.
-    let map = || HostRegion::map_file(&file, 0, data.len() as u64, unsafe { Unchanging::promise() }).unwrap();
+    let map = || HostRegion::map_file(&file, 0, data.len() as u64, Unchanging(())).unwrap();
     let read = map();
     assert_eq!(read.as_slice(), data);
     read.release_mapped();
