@@ -203,6 +203,27 @@ fn a_file_that_has_changed_is_read_again() {
 /// The folder of a process that maps a model and waits.
 const MAPPED: &str = "SHARED_WEIGHTS_MAPPED";
 
+/// Placements name the nodes of the file, of which passes make others.
+#[test]
+fn a_model_that_is_known_takes_the_same_placements_again() {
+    let dir = tempfile::tempdir().unwrap();
+    write_layers(dir.path(), 1.0, 1);
+    let path = dir.path().join("model.onnx");
+    // A node of a parameter alone, which is computed once: messages of one field are merged.
+    let neg = [field(1, b"w0"), field(2, b"h1"), field(4, b"Neg")].concat();
+    let sum = [field(1, b"h1"), field(1, b"y"), field(2, b"z"), field(4, b"Add")].concat();
+    let output = field(12, &field(1, b"z"));
+    let added = [field(1, &neg), field(1, &sum), output].concat();
+    std::fs::write(&path, [model("MatMul", 1), field(7, &added)].concat()).unwrap();
+    settle();
+    let build = |op: &str| Session::builder().model(&path).context(open("cpu")).place_op(op, 0).build();
+    let first = build("Neg").unwrap();
+    let second = build("Neg").unwrap();
+    assert!(first.graph().nodes().iter().all(|node| node.op.name() != "Neg"), "it is computed once");
+    assert!(std::ptr::eq(first.graph(), second.graph()), "the second has the graph of the first");
+    assert!(build("Sub").unwrap_err().to_string().contains("Sub"));
+}
+
 fn mapped(path: &Path, device: &str, want: f32) -> Session {
     // SAFETY: no one changes the file of the test.
     let promise = unsafe { Unchanging::promise() };

@@ -24,12 +24,17 @@ use crate::session::RunOptions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TextId(pub u64);
 
+/// The most texts that may run at once.
+const MOST_TEXTS: usize = 1 << 16;
+
 /// How texts are batched.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchOptions {
-    /// The most texts that run at once; others wait. A cache of a fixed length is as many times as large.
+    /// The most texts that run at once, at most 65536; others wait. A cache of a fixed length is as many
+    /// times as large.
     pub texts: usize,
-    /// The most tokens of a step: one of each text that goes on, then tokens of prompts.
+    /// The most tokens of a step: one of each text that goes on, which all have theirs, then tokens of
+    /// prompts. The prompt that was added first has one in any case.
     pub step_tokens: usize,
 }
 
@@ -84,6 +89,8 @@ pub struct Batcher<'a> {
     waiting: VecDeque<Text<'a>>,
     /// The text of each sequence of the decoder.
     running: Vec<Option<Text<'a>>>,
+    /// What the next step that does not fail gives.
+    ended: Vec<(TextId, Generated)>,
     next: u64,
     rule: Option<Rule<'a>>,
     counts: BatchCounts,
@@ -112,8 +119,19 @@ struct Text<'a> {
 }
 
 impl Text<'_> {
+    /// Tokens that the cache does not have.
     fn left(&self) -> usize {
         self.sequence.tokens().len() - self.computed
+    }
+
+    /// Whether it has ended, as one does whose last token a cache of `capacity` has no room for.
+    fn is_over(&mut self, capacity: usize) -> bool {
+        if self.sequence.is_cancelled() {
+            self.sequence.end(Finish::Cancelled);
+        } else if self.sequence.tokens().len() > capacity {
+            self.sequence.end(Finish::Context);
+        }
+        self.sequence.is_finished()
     }
 }
 
@@ -121,11 +139,14 @@ impl<'a> Batcher<'a> {
     /// Makes texts with `generator`, whose cache is empty then.
     ///
     /// # Errors
-    /// [`GenerateError::Setting`] for options that allow no text or no token; memory ran out.
+    /// [`GenerateError::Setting`] for options that allow no text, too many or no token; memory ran out.
     pub fn new(generator: &'a mut Generator, options: BatchOptions) -> Result<Self, GenerateError> {
-        for (name, value) in [("texts", options.texts), ("step tokens", options.step_tokens)] {
-            if value == 0 {
-                return Err(GenerateError::Setting { name, value: "0".to_owned(), expected: "at least 1" });
+        for (name, value, most, expected) in [
+            ("texts", options.texts, MOST_TEXTS, "1 to 65536"),
+            ("step tokens", options.step_tokens, usize::MAX, "at least 1"),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(GenerateError::Setting { name, value: value.to_string(), expected });
             }
         }
         generator.cached.forget();
@@ -138,6 +159,7 @@ impl<'a> Batcher<'a> {
             options,
             waiting: VecDeque::new(),
             running: (0..options.texts).map(|_| None).collect(),
+            ended: Vec::new(),
             next: 0,
             rule: None,
             counts: BatchCounts::default(),
@@ -236,9 +258,9 @@ impl<'a> Batcher<'a> {
         self.waiting.len()
     }
 
-    /// Whether no text runs or waits.
+    /// Whether no text runs or waits, and none that has ended is still to be given.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.iter().all(Option::is_none)
+        self.waiting.is_empty() && self.ended.is_empty() && self.running.iter().all(Option::is_none)
     }
 
     /// What was done so far.
@@ -276,32 +298,31 @@ impl<'a> Batcher<'a> {
         Ok(read?.len() / rows * rows)
     }
 
-    /// Runs one step; gives the texts that ended in it.
+    /// Runs one step; gives the texts that have ended since the last one that did not fail.
     ///
     /// # Errors
     /// [`GenerateError::PagesFull`] where the pages of others leave no room for any text; what the session says. Texts that
     /// ran wait then, to be computed again, but for one whose own logits or grammar failed: that one is gone.
     pub fn step(&mut self) -> Result<Vec<(TextId, Generated)>, GenerateError> {
-        let made = self.try_step();
-        if made.is_err() {
-            for at in 0..self.running.len() {
-                self.set_aside(at)?;
-            }
+        if let Err(e) = self.try_step() {
+            (0..self.running.len()).for_each(|at| self.to_waiting(at));
+            // What failed may have left in the cache what is no number.
+            self.decoder.forget();
+            return Err(e);
         }
-        made
+        Ok(std::mem::take(&mut self.ended))
     }
 
-    fn try_step(&mut self) -> Result<Vec<(TextId, Generated)>, GenerateError> {
-        let mut ended = Vec::new();
-        self.leave(&mut ended)?;
+    fn try_step(&mut self) -> Result<(), GenerateError> {
+        self.leave()?;
         self.enter()?;
         let plan = self.make_room()?;
         // Texts may have ended for want of pages.
-        self.leave(&mut ended)?;
+        self.leave()?;
         let plan: Vec<(usize, usize)> =
             plan.into_iter().filter(|(at, _)| self.running[*at].is_some()).collect();
         if plan.is_empty() {
-            return Ok(ended);
+            return Ok(());
         }
         let parts: Vec<Part<'_>> = plan
             .iter()
@@ -316,9 +337,11 @@ impl<'a> Batcher<'a> {
         let run = self.only_cancel();
         let Some(logits) = finished(self.decoder.run_parts(&parts, run.as_ref()))? else {
             self.running.iter_mut().flatten().for_each(|text| text.sequence.end(Finish::Cancelled));
-            self.waiting.iter_mut().for_each(|text| text.sequence.end(Finish::Cancelled));
-            self.leave(&mut ended)?;
-            return Ok(ended);
+            // A run with the token of its only text is ended by that alone, another by the session.
+            if run.is_none() {
+                self.waiting.iter_mut().for_each(|text| text.sequence.end(Finish::Cancelled));
+            }
+            return self.leave();
         };
         self.counts.steps += 1;
         self.counts.most_texts = self.counts.most_texts.max(plan.len());
@@ -334,12 +357,10 @@ impl<'a> Batcher<'a> {
             let position = text.sequence.tokens().len();
             if let Err(e) = text.sequence.choose(&mut logits, position) {
                 self.running[at] = None;
-                self.decoder.truncate(at, 0)?;
                 return Err(e);
             }
         }
-        self.leave(&mut ended)?;
-        Ok(ended)
+        self.leave()
     }
 
     /// The end of one of several texts ends no run of the others.
@@ -350,47 +371,38 @@ impl<'a> Batcher<'a> {
     }
 
     /// Lets texts go that have ended.
-    fn leave(&mut self, ended: &mut Vec<(TextId, Generated)>) -> Result<(), GenerateError> {
+    fn leave(&mut self) -> Result<(), GenerateError> {
         let capacity = self.decoder.capacity();
-        let is_over = |text: &mut Text<'_>| {
-            if text.sequence.is_cancelled() {
-                text.sequence.end(Finish::Cancelled);
-            } else if text.computed == capacity {
-                text.sequence.end(Finish::Context);
-            }
-            text.sequence.is_finished()
-        };
         for at in 0..self.running.len() {
-            if let Some(text) = self.running[at].take_if(is_over) {
+            if let Some(text) = self.running[at].take_if(|text| text.is_over(capacity)) {
+                self.ended.push((text.id, text.sequence.finish()?));
                 self.decoder.truncate(at, 0)?;
-                ended.push((text.id, text.sequence.finish()?));
             }
         }
-        let mut waiting = VecDeque::new();
-        for mut text in std::mem::take(&mut self.waiting) {
-            if is_over(&mut text) {
-                ended.push((text.id, text.sequence.finish()?));
-            } else {
-                waiting.push_back(text);
+        let mut at = 0;
+        while let Some(text) = self.waiting.get_mut(at) {
+            if !text.is_over(capacity) {
+                at += 1;
+            } else if let Some(text) = self.waiting.remove(at) {
+                self.ended.push((text.id, text.sequence.finish()?));
             }
         }
-        self.waiting = waiting;
         Ok(())
     }
 
     /// Lets texts that wait begin, as far as there are places and pages for their tokens.
     fn enter(&mut self) -> Result<(), GenerateError> {
         while let Some(at) = self.running.iter().position(Option::is_none) {
-            let Some(mut text) = self.waiting.pop_front() else { break };
+            let Some(text) = self.waiting.front() else { break };
             let tokens = text.sequence.tokens();
             let shared = self.decoder.share(at, tokens, 0)?;
             if let Err(e) = self.decoder.make_room(at, tokens.len() - shared) {
                 self.decoder.truncate(at, 0)?;
                 let e = of_text(e, text.id);
-                self.waiting.push_front(text);
                 let alone = self.running.iter().all(Option::is_none);
                 return if alone || !matches!(e, GenerateError::PagesFull { .. }) { Err(e) } else { Ok(()) };
             }
+            let Some(mut text) = self.waiting.pop_front() else { break };
             self.counts.reused_tokens += shared as u64;
             text.computed = shared;
             text.reused = if text.has_begun { text.reused } else { shared };
@@ -402,16 +414,21 @@ impl<'a> Batcher<'a> {
 
     /// Which texts run how many tokens in this step; there is room for them then.
     fn make_room(&mut self) -> Result<Vec<(usize, usize)>, GenerateError> {
-        for at in 0..self.running.len() {
-            while let Some(text) = self.running[at].as_ref().filter(|text| text.left() == 1) {
-                let Err(e) = self.decoder.make_room(at, 1) else { break };
-                if !matches!(e, GenerateError::PagesFull { .. }) {
-                    return Err(of_text(e, text.id));
+        let plan = self.plan();
+        for &(at, count) in &plan {
+            // Those that begin have had room since they did, but for what a fork has in common with another.
+            while let Some(text) = &self.running[at] {
+                let (id, goes_on) = (text.id, text.has_begun && text.left() == 1);
+                let Err(e) = self.decoder.make_room(at, count) else { break };
+                let is_alone = self.running.iter().flatten().count() == 1;
+                if !matches!(e, GenerateError::PagesFull { .. }) || (is_alone && !goes_on) {
+                    return Err(of_text(e, id));
                 }
-                let victim = self.victim();
-                if self.running.iter().flatten().count() > 1 {
+                if !is_alone {
+                    let victim = self.victim();
                     self.counts.preempted += 1;
-                    self.set_aside(victim)?;
+                    self.to_waiting(victim);
+                    self.decoder.truncate(victim, 0)?;
                 } else if let Some(text) = &mut self.running[at] {
                     // All pages that there are for it are full.
                     text.sequence.end(Finish::Context);
@@ -419,35 +436,27 @@ impl<'a> Batcher<'a> {
                 }
             }
         }
-        let mut left = self.options.step_tokens;
-        let mut plan = Vec::new();
-        let lefts: Vec<(usize, TextId, usize)> = self
-            .running
-            .iter()
-            .enumerate()
-            .filter_map(|(at, text)| text.as_ref().map(|text| (at, text.id, text.left())))
-            .collect();
-        for (at, _, _) in lefts.iter().filter(|(_, _, count)| *count == 1) {
-            plan.push((*at, 1));
-            left = left.saturating_sub(1);
-        }
+        Ok(plan)
+    }
+
+    /// Which texts are to run how many tokens.
+    fn plan(&self) -> Vec<(usize, usize)> {
+        let running = self.running.iter().enumerate();
+        let lefts = running.filter_map(|(at, text)| text.as_ref().map(|text| (at, text.id, text.left())));
+        let (texts, mut prompts): (Vec<_>, Vec<_>) = lefts.partition(|(_, _, count)| *count == 1);
+        let mut left = self.options.step_tokens.saturating_sub(texts.len()).max(1);
+        let mut plan: Vec<(usize, usize)> = texts.into_iter().map(|(at, _, count)| (at, count)).collect();
         // Those that were added first are the first to begin.
-        let mut prompts: Vec<_> = lefts.into_iter().filter(|(_, _, count)| *count > 1).collect();
         prompts.sort_by_key(|(_, id, _)| *id);
         for (at, _, count) in prompts {
             let count = count.min(left);
-            if count > 0 {
-                plan.push((at, count));
-                left -= count;
+            if count == 0 {
+                break;
             }
+            plan.push((at, count));
+            left -= count;
         }
-        // Where tokens of texts are all that a step may have, prompts still go on.
-        if plan.is_empty()
-            && let Some(at) = self.running.iter().position(Option::is_some)
-        {
-            plan.push((at, 1));
-        }
-        Ok(plan)
+        plan
     }
 
     /// The place of the text that is set aside.
@@ -464,16 +473,14 @@ impl<'a> Batcher<'a> {
         running.get(rule(&texts)).map_or(last, |(at, _)| *at)
     }
 
-    /// Lets a text wait again, before all others; its pages are free.
-    fn set_aside(&mut self, at: usize) -> Result<(), GenerateError> {
-        self.decoder.truncate(at, 0)?;
+    /// Lets a text wait again; its place is another's.
+    fn to_waiting(&mut self, at: usize) {
         if let Some(mut text) = self.running[at].take() {
             text.computed = 0;
             // In the order in which they were added.
             let place = self.waiting.iter().take_while(|other| other.id < text.id).count();
             self.waiting.insert(place, text);
         }
-        Ok(())
     }
 }
 

@@ -61,8 +61,8 @@ impl CacheTensor {
 enum Place {
     /// Pages of the process, where device and host share memory or several devices read them; and the first byte.
     Region(Arc<SharedRegion>, usize),
-    /// Memory of a device of its own.
-    Buffer(Buffer),
+    /// Memory of a device of its own, which is this context's.
+    Buffer(Context, Buffer),
 }
 
 /// Memory of one tensor for several sequences.
@@ -94,17 +94,28 @@ impl CacheMemory {
         rows: usize,
     ) -> Result<Self, GenerateError> {
         let bytes = tensor.sized(sequences, rows)?.bytes().max(16);
-        let place = match tensor.context(session) {
+        let memory =
+            CacheMemory::made(tensor.context(session), bytes, (Placement::Device, "keys and values"))?;
+        let memory = CacheMemory { rows, ..memory };
+        memory.fill(tensor, sequences, 0)?;
+        Ok(memory)
+    }
+
+    /// At least so many bytes in the context's memory, else in the process's.
+    fn made(
+        context: Option<&Context>,
+        bytes: usize,
+        (placement, label): (Placement, &'static str),
+    ) -> Result<Self, GenerateError> {
+        let place = match context {
             Some(context) => {
                 let bytes = (bytes as u64).next_multiple_of(16);
-                let desc = BufferDesc { bytes, placement: Placement::Device, label: "keys and values" };
-                Place::Buffer(context.create_buffer(&desc)?)
+                let buffer = context.create_buffer(&BufferDesc { bytes, placement, label })?;
+                Place::Buffer(context.clone(), buffer)
             }
             None => Place::Region(HostRegion::new(bytes)?.into_shared(), 0),
         };
-        let memory = CacheMemory { place, rows };
-        memory.fill(session, tensor, sequences, 0)?;
-        Ok(memory)
+        Ok(CacheMemory { place, rows: 0 })
     }
 
     /// As [`CacheMemory::new`], in the application's memory from byte `first` on, which has so many.
@@ -125,22 +136,14 @@ impl CacheMemory {
     ///
     /// # Errors
     /// What the device says.
-    pub(super) fn fill(
-        &self,
-        session: &Session,
-        tensor: &CacheTensor,
-        sequences: usize,
-        byte: u8,
-    ) -> Result<(), GenerateError> {
+    pub(super) fn fill(&self, tensor: &CacheTensor, sequences: usize, byte: u8) -> Result<(), GenerateError> {
         match &self.place {
             Place::Region(region, first) => {
                 let bytes = sequences * tensor.bytes(self.rows);
                 region.write()?[*first..first + bytes].fill(byte);
             }
-            Place::Buffer(buffer) => {
-                if let Some(context) = tensor.context(session) {
-                    context.queue()?.enqueue_fill(buffer, u32::from_ne_bytes([byte; 4]))?.wait()?;
-                }
+            Place::Buffer(context, buffer) => {
+                context.queue()?.enqueue_fill(buffer, u32::from_ne_bytes([byte; 4]))?.wait()?;
             }
         }
         Ok(())
@@ -171,7 +174,7 @@ impl CacheMemory {
                 let first = *first as u64;
                 Memory::region_range(region, ByteRange::new(first + start, first + end))
             }
-            Place::Buffer(buffer) => Memory::buffer(&buffer.sub_buffer(start, end - start)?),
+            Place::Buffer(_, buffer) => Memory::buffer(&buffer.sub_buffer(start, end - start)?),
         })
     }
 
@@ -182,8 +185,6 @@ impl CacheMemory {
     pub(super) fn copy_to(
         &self,
         to: &CacheMemory,
-        session: &Session,
-        tensor: &CacheTensor,
         parts: impl IntoIterator<Item = (Range<usize>, Range<usize>)>,
     ) -> Result<(), GenerateError> {
         match (&self.place, &to.place) {
@@ -204,8 +205,7 @@ impl CacheMemory {
                     }
                 }
             }
-            (Place::Buffer(from_buffer), Place::Buffer(to_buffer)) => {
-                let Some(context) = tensor.context(session) else { return Ok(()) };
+            (Place::Buffer(context, from_buffer), Place::Buffer(_, to_buffer)) => {
                 let queue = context.queue()?;
                 for (from, to) in parts {
                     let part = |buffer: &Buffer, range: Range<usize>| {
@@ -214,7 +214,7 @@ impl CacheMemory {
                     queue.enqueue_copy(&part(from_buffer, from)?, &part(to_buffer, to)?)?;
                 }
             }
-            // All memory of a tensor is of one kind, which its device decides.
+            // All memory of a tensor is of one kind.
             _ => return Err(GenerateError::Unsupported("a cache on two kinds of memory".to_owned())),
         }
         Ok(())
@@ -236,7 +236,6 @@ impl Rows<'_> {
     pub(super) fn copy_to(
         &self,
         to: &Rows<'_>,
-        session: &Session,
         tensor: &CacheTensor,
         count: usize,
     ) -> Result<(), GenerateError> {
@@ -246,27 +245,8 @@ impl Rows<'_> {
         let parts = (0..tensor.heads())
             .map(|head| (self.range(tensor, head, count), to.range(tensor, head, count)))
             .collect::<Vec<_>>();
-        self.memory.copy_to(to.memory, session, tensor, parts)
+        self.memory.copy_to(to.memory, parts)
     }
-}
-
-/// Mapped memory of so many bytes, of the kind that copies to and from a tensor's take.
-fn staging(
-    session: &Session,
-    tensor: &CacheTensor,
-    bytes: usize,
-    placement: Placement,
-) -> Result<CacheMemory, GenerateError> {
-    let bytes = bytes.max(16);
-    let place = match tensor.context(session) {
-        Some(context) => {
-            let bytes = (bytes as u64).next_multiple_of(16);
-            let desc = BufferDesc { bytes, placement, label: "keys and values of a file" };
-            Place::Buffer(context.create_buffer(&desc)?)
-        }
-        None => Place::Region(HostRegion::new(bytes)?.into_shared(), 0),
-    };
-    Ok(CacheMemory { place, rows: 0 })
 }
 
 /// Each of `parts` with where it lies when all are put one after another.
@@ -286,24 +266,28 @@ impl CacheMemory {
         (0..tensor.heads()).map(|head| rows.range(tensor, head, count)).collect()
     }
 
+    /// Mapped memory of so many bytes, of the kind that copies to and from this one take.
+    fn staging(&self, bytes: usize, placement: Placement) -> Result<CacheMemory, GenerateError> {
+        let context = match &self.place {
+            Place::Region(..) => None,
+            Place::Buffer(context, _) => Some(context),
+        };
+        CacheMemory::made(context, bytes.max(16), (placement, "keys and values of a file"))
+    }
+
     /// The bytes of `parts`, one after another.
     ///
     /// # Errors
     /// What the device says.
-    pub(super) fn read(
-        &self,
-        session: &Session,
-        tensor: &CacheTensor,
-        parts: &[Range<usize>],
-    ) -> Result<Vec<u8>, GenerateError> {
+    pub(super) fn read(&self, parts: &[Range<usize>]) -> Result<Vec<u8>, GenerateError> {
         let len = parts.iter().map(Range::len).sum();
-        let staged = staging(session, tensor, len, Placement::Readback)?;
-        self.copy_to(&staged, session, tensor, joined(parts))?;
-        finish(session, std::slice::from_ref(tensor))?;
+        let staged = self.staging(len, Placement::Readback)?;
+        self.copy_to(&staged, joined(parts))?;
+        finish([self])?;
         let mut bytes = vec![0; len];
         match &staged.place {
             Place::Region(region, _) => bytes.copy_from_slice(&region.read()?[..len]),
-            Place::Buffer(buffer) => buffer.map_read()?.copy_to(&mut bytes)?,
+            Place::Buffer(_, buffer) => buffer.map_read()?.copy_to(&mut bytes)?,
         }
         Ok(bytes)
     }
@@ -312,34 +296,29 @@ impl CacheMemory {
     ///
     /// # Errors
     /// What the device says.
-    pub(super) fn write(
-        &self,
-        session: &Session,
-        tensor: &CacheTensor,
-        parts: &[Range<usize>],
-        bytes: &[u8],
-    ) -> Result<(), GenerateError> {
-        let staged = staging(session, tensor, bytes.len(), Placement::Upload)?;
+    pub(super) fn write(&self, parts: &[Range<usize>], bytes: &[u8]) -> Result<(), GenerateError> {
+        let staged = self.staging(bytes.len(), Placement::Upload)?;
         match &staged.place {
             Place::Region(region, _) => region.write()?[..bytes.len()].copy_from_slice(bytes),
-            Place::Buffer(buffer) => buffer.map_write()?[..bytes.len()].copy_from_slice(bytes),
+            Place::Buffer(_, buffer) => buffer.map_write()?[..bytes.len()].copy_from_slice(bytes),
         }
-        staged.copy_to(self, session, tensor, joined(parts).map(|(own, staged)| (staged, own)))?;
-        finish(session, std::slice::from_ref(tensor))
+        staged.copy_to(self, joined(parts).map(|(own, staged)| (staged, own)))?;
+        finish([self])
     }
 }
 
-/// Waits for the copies of all `tensors`.
+/// Waits for the copies to and from all `memories`.
 ///
 /// # Errors
 /// What the device says.
-pub(super) fn finish(session: &Session, tensors: &[CacheTensor]) -> Result<(), GenerateError> {
-    let mut devices: Vec<u32> = tensors.iter().filter_map(|t| t.device).collect();
-    devices.sort_unstable();
-    devices.dedup();
-    for context in devices.into_iter().filter_map(|d| session.context(d as usize)) {
-        if !context.info().native && !context.info().memory.shares_host_memory() {
+pub(super) fn finish<'m>(memories: impl IntoIterator<Item = &'m CacheMemory>) -> Result<(), GenerateError> {
+    let mut done = Vec::new();
+    for memory in memories {
+        if let Place::Buffer(context, _) = &memory.place
+            && !done.contains(&context.id())
+        {
             context.queue()?.finish()?;
+            done.push(context.id());
         }
     }
     Ok(())

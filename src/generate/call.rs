@@ -35,6 +35,29 @@ pub(super) struct Part<'a> {
     pub(super) from: usize,
 }
 
+/// Cuts `parts` into runs of at most `most` tokens, which is not 0. Each piece of a part has the place of
+/// that part.
+pub(super) fn packed<'a>(parts: &[Part<'a>], most: usize) -> Vec<Vec<(usize, Part<'a>)>> {
+    let (mut runs, mut run, mut room) = (Vec::new(), Vec::new(), most);
+    for (at, part) in parts.iter().enumerate() {
+        let mut done = 0;
+        while done < part.tokens.len() {
+            if room == 0 {
+                runs.push(std::mem::take(&mut run));
+                room = most;
+            }
+            let count = room.min(part.tokens.len() - done);
+            let tokens = &part.tokens[done..done + count];
+            let from = part.from.saturating_sub(done).min(count);
+            run.push((at, Part { sequence: part.sequence, tokens, from }));
+            (done, room) = (done + count, room - count);
+        }
+    }
+    runs.push(run);
+    runs.retain(|run| !run.is_empty());
+    runs
+}
+
 /// What a run did.
 #[derive(Debug)]
 pub(super) struct Ran {
@@ -146,5 +169,29 @@ mod tests {
         assert_eq!(sizes(150, 151, true), [64, 64, 16, 4, 2]);
         assert_eq!(sizes(5, 5, true), [4, 1]);
         assert_eq!(sizes(150, 999, false), [64, 64, 16, 4, 2]);
+    }
+
+    #[test]
+    fn no_run_has_more_tokens_than_its_logits_may_have() {
+        let tokens: Vec<u32> = (0..40).collect();
+        let part = |sequence, range: Range<usize>, from| Part { sequence, tokens: &tokens[range], from };
+        let parts = [part(3, 0..1, 0), part(0, 1..20, 18), part(1, 20..24, 4), part(2, 24..40, 0)];
+        let runs = packed(&parts, 8);
+        let (mut again, mut wanted) = (vec![Vec::new(); 4], vec![Vec::new(); 4]);
+        for run in &runs {
+            assert!(run.iter().map(|(_, part)| part.tokens.len()).sum::<usize>() <= 8);
+            let distinct: std::collections::BTreeSet<_> = run.iter().map(|(at, _)| at).collect();
+            assert_eq!(distinct.len(), run.len());
+            for (at, part) in run {
+                assert_eq!(part.sequence, parts[*at].sequence);
+                again[*at].extend(part.tokens);
+                wanted[*at].extend(&part.tokens[part.from..]);
+            }
+        }
+        assert_eq!(runs.len(), 5);
+        for (i, part) in parts.iter().enumerate() {
+            assert_eq!((&again[i][..], &wanted[i][..]), (part.tokens, &part.tokens[part.from..]));
+        }
+        assert!(packed(&[], 8).is_empty());
     }
 }

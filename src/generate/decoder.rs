@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::cache::{CacheMemory, CacheTensor, KeyValueCache};
-use super::call::{Call, Part, Ran};
+use super::call::{Call, Part, Ran, packed};
 use super::config::Config;
 use super::error::GenerateError;
 use super::fixed::{FixedPlan, FixedRuns};
@@ -125,10 +125,9 @@ impl Decoder {
             return Err(GenerateError::Context { asked: capacity, context: config.context });
         }
         let (mut io, _) = DecoderIo::find(&session, config)?;
-        let pool = match is_own {
-            true => pool.again(&session, capacity.div_ceil(pool.page_tokens()))?,
-            false => pool,
-        };
+        if is_own {
+            pool.grow(&session, capacity.div_ceil(pool.page_tokens()))?;
+        }
         let (mut runs, planned) = PagedRuns::new(&session, &io, pool, is_own, capacity)?;
         let &[1, vocabulary] = planned.info.shape.dims() else {
             let (name, got) = (planned.name, planned.info.shape.to_string());
@@ -215,28 +214,25 @@ impl Decoder {
     /// # Errors
     /// [`GenerateError::PagesFull`], and what the device says.
     pub(super) fn make_room(&mut self, sequence: usize, more: usize) -> Result<(), GenerateError> {
-        if let Runs::Paged(runs) = &mut self.runs {
-            runs.make_room(&self.session, sequence, more)
-        } else {
-            Ok(())
-        }
+        if let Runs::Paged(runs) = &mut self.runs { runs.make_room(sequence, more) } else { Ok(()) }
     }
 
-    /// Makes room for at least so many sequences. Where that takes new memory, all caches are empty then.
+    /// Makes room for at least so many sequences. Where there were fewer, all caches are empty then.
     ///
     /// # Errors
-    /// Memory ran out.
+    /// Memory ran out; there are as many sequences as before then.
     pub(super) fn reserve(&mut self, sequences: usize) -> Result<(), GenerateError> {
         if sequences <= self.lens.len() {
             return Ok(());
         }
-        self.lens = vec![0; sequences];
+        self.forget();
         match &mut self.runs {
             Runs::Fixed(runs) => runs.resize(&self.session, sequences)?,
             Runs::Padded(runs) => runs.resize(sequences),
             Runs::Growing(runs) => runs.resize(sequences),
             Runs::Paged(runs) => runs.resize(&self.session, sequences)?,
         }
+        self.lens = vec![0; sequences];
         Ok(())
     }
 
@@ -280,7 +276,7 @@ impl Decoder {
     }
 
     /// The memory of each tensor, and where in it the first `count` tokens of a sequence lie.
-    fn places(&self, sequence: usize, count: usize) -> Vec<(&CacheMemory, Vec<Range<usize>>)> {
+    fn places(&self, sequence: usize, count: usize) -> Vec<(CacheMemory, Vec<Range<usize>>)> {
         let (memory, at) = match &self.runs {
             Runs::Fixed(runs) => (runs.cache().memory(sequence), sequence),
             Runs::Padded(runs) => (runs.memory(), sequence),
@@ -288,7 +284,7 @@ impl Decoder {
             Runs::Paged(runs) => return runs.places(sequence, count),
         };
         let places = self.tensors().iter().zip(memory);
-        places.map(|(tensor, memory)| (memory, memory.rows_of(tensor, at, count))).collect()
+        places.map(|(tensor, memory)| (memory.clone(), memory.rows_of(tensor, at, count))).collect()
     }
 
     /// Appends the keys and values of the first `count` tokens of a sequence to `bytes`.
@@ -301,8 +297,9 @@ impl Decoder {
         count: usize,
         bytes: &mut Vec<u8>,
     ) -> Result<(), GenerateError> {
-        for (tensor, (memory, parts)) in self.tensors().iter().zip(self.places(sequence, count)) {
-            bytes.extend(memory.read(&self.session, tensor, &parts)?);
+        let _turn = self.pool().map(PagePool::turn);
+        for (memory, parts) in self.places(sequence, count) {
+            bytes.extend(memory.read(&parts)?);
         }
         Ok(())
     }
@@ -324,13 +321,15 @@ impl Decoder {
             Runs::Fixed(_) => {}
             Runs::Padded(runs) => runs.reserve(&self.session, &lens, 1)?,
             Runs::Growing(runs) => runs.reserve(&self.session, sequence, tokens.len())?,
-            Runs::Paged(runs) => runs.make_room(&self.session, sequence, tokens.len())?,
+            Runs::Paged(runs) => runs.make_room(sequence, tokens.len())?,
         }
+        let turn = self.pool().map(PagePool::turn);
         for (tensor, (memory, parts)) in self.tensors().iter().zip(self.places(sequence, tokens.len())) {
             let (own, others) = bytes.split_at(tensor.bytes(tokens.len()));
-            memory.write(&self.session, tensor, &parts, own)?;
+            memory.write(&parts, own)?;
             bytes = others;
         }
+        drop(turn);
         if let Runs::Paged(runs) = &mut self.runs {
             runs.append(sequence, tokens);
         }
@@ -419,9 +418,9 @@ impl Decoder {
         Ok(all)
     }
 
-    /// Adds tokens to several sequences, those of a cache in pages in one run; others run a chunk of each, and one run of
-    /// those that have one token. Gives the wanted logits of each. After an error the sequences have the tokens of the runs
-    /// before it.
+    /// Adds tokens to several sequences, those of a cache in pages in as few runs as their logits allow;
+    /// others run a chunk of each, and one run of those that have one token. Gives the wanted logits of each.
+    /// After an error the sequences have the tokens of the runs before it.
     ///
     /// # Errors
     /// As [`Decoder::forward`].
@@ -433,12 +432,16 @@ impl Decoder {
         for part in parts {
             self.check(part.tokens)?;
         }
-        if let Runs::Paged(runs) = &mut self.runs {
-            let logits = runs.run(&self.session, &self.io, &self.lens, parts, options)?;
-            parts.iter().for_each(|part| self.lens[part.sequence] += part.tokens.len());
-            return Ok(logits);
-        }
         let mut all = vec![Vec::new(); parts.len()];
+        if let Runs::Paged(runs) = &mut self.runs {
+            for run in packed(parts, runs.largest_chunk()) {
+                let (places, pieces): (Vec<usize>, Vec<Part<'_>>) = run.into_iter().unzip();
+                let logits = runs.run(&self.session, &self.io, &self.lens, &pieces, options)?;
+                pieces.iter().for_each(|piece| self.lens[piece.sequence] += piece.tokens.len());
+                places.into_iter().zip(logits).for_each(|(at, rows)| all[at].extend(rows));
+            }
+            return Ok(all);
+        }
         let mut single = vec![None; self.lens.len()];
         for (part, rows) in parts.iter().zip(&mut all) {
             match part.tokens {
@@ -448,7 +451,8 @@ impl Decoder {
         }
         if single.iter().any(Option::is_some) {
             let mut logits = self.step(&single, options)?;
-            for (part, rows) in parts.iter().zip(&mut all).filter(|(part, _)| part.tokens.len() == 1) {
+            let is_wanted = |part: &Part<'_>| part.tokens.len() == 1 && part.from == 0;
+            for (part, rows) in parts.iter().zip(&mut all).filter(|(part, _)| is_wanted(part)) {
                 rows.push(std::mem::take(&mut logits[part.sequence]));
             }
         }
@@ -479,7 +483,7 @@ impl Decoder {
             Runs::Padded(runs) => runs.run(&call),
             Runs::Growing(runs) => runs.run(&call),
             Runs::Paged(runs) => {
-                let (sequence, size) = (call.sequences.start, runs.chunk(call.tokens.len()));
+                let (sequence, size) = (call.sequences.start, call.tokens.len().min(runs.largest_chunk()));
                 let part = Part { sequence, tokens: &call.tokens[..size], from: call.from };
                 let logits = runs.run(call.session, call.io, all_lens, &[part], options)?;
                 Ok(Ran { taken: size, logits: logits.into_iter().flatten().collect() })

@@ -75,9 +75,9 @@ impl GrowingRuns {
         let new = new.collect::<Result<Vec<_>, _>>()?;
         for ((tensor, old), new) in self.tensors.iter().zip(self.memory(sequence)).zip(&new) {
             let of = |memory| Rows { memory, sequence: 0, at: 0 };
-            of(old).copy_to(&of(new), session, tensor, len.min(old.rows))?;
+            of(old).copy_to(&of(new), tensor, len.min(old.rows))?;
         }
-        finish(session, &self.tensors)?;
+        finish(&new)?;
         self.memory[sequence] = Some(new);
         Ok(())
     }

@@ -55,6 +55,7 @@ mod speculate;
 mod template;
 mod text;
 
+use std::fs::File;
 use std::io::{Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -74,6 +75,7 @@ use self::template::ChatTemplate;
 pub use self::template::Message;
 use self::text::TextTokenizer;
 use crate::files::open::regular;
+use crate::loader;
 use crate::session::CancelToken;
 
 /// A folder with a decoder's graph, its settings and its tokenizer, or a GGUF file, which has all of them.
@@ -114,22 +116,33 @@ impl ModelFolder {
         self.folder.join(&self.config.graph)
     }
 
-    /// Tells this model from others: a hash of its settings and of the begin and the end of its graph.
+    /// Tells this model from others: a hash of its settings, and of the length, the begin and the end of its
+    /// graph and of each file that weights lie in.
     ///
     /// # Errors
-    /// [`GenerateError::Read`].
+    /// [`GenerateError::Read`], and what the loader says of the graph.
     fn fingerprint(&self) -> Result<String, GenerateError> {
         const PART: u64 = 64 << 10;
+        const MOST_FILES: usize = 1024;
         let path = self.graph();
         let failed = |source| GenerateError::Read { path: path.clone(), source };
-        let (mut file, found) = regular(&path).map_err(failed)?;
         let mut hash = Hash::new();
-        hash.put((&self.config.names, self.config.layers, self.config.heads, found.len()));
-        for start in [0, found.len().saturating_sub(PART)] {
-            let mut part = Vec::new();
-            file.seek(SeekFrom::Start(start)).map_err(failed)?;
-            Read::by_ref(&mut file).take(PART).read_to_end(&mut part).map_err(failed)?;
-            hash.bytes(&part);
+        hash.put((&self.config.names, self.config.layers, self.config.heads));
+        let mut put = |mut file: File, bytes: u64| {
+            hash.put(bytes);
+            for start in [0, bytes.saturating_sub(PART)] {
+                let mut part = Vec::new();
+                file.seek(SeekFrom::Start(start)).map_err(failed)?;
+                Read::by_ref(&mut file).take(PART).read_to_end(&mut part).map_err(failed)?;
+                hash.bytes(&part);
+            }
+            Ok::<_, GenerateError>(())
+        };
+        let (file, found) = regular(&path).map_err(failed)?;
+        put(file, found.len())?;
+        for name in loader::external_files(&path)?.iter().take(MOST_FILES) {
+            let (file, bytes) = loader::open_external(&path, name)?;
+            put(file, bytes)?;
         }
         Ok(hash.digest().hex())
     }

@@ -125,11 +125,11 @@ impl PaddedRuns {
         for (tensor, memory) in self.tensors.iter().zip(&self.memory) {
             let kept = CacheMemory::new(session, tensor, 1, 1)?;
             let first = |memory| Rows { memory, sequence: 0, at: 0 };
-            first(memory).copy_to(&first(&kept), session, tensor, 1)?;
-            finish(session, &self.tensors)?;
-            memory.fill(session, tensor, 1, UNSEEN)?;
-            first(&kept).copy_to(&first(memory), session, tensor, 1)?;
-            finish(session, &self.tensors)?;
+            first(memory).copy_to(&first(&kept), tensor, 1)?;
+            finish([memory])?;
+            memory.fill(tensor, 1, UNSEEN)?;
+            first(&kept).copy_to(&first(memory), tensor, 1)?;
+            finish([memory])?;
         }
         let second = self.all(&Call { tokens: &tokens[1..], all_lens: &[1], from: 0, ..call })?;
         let (least, most) = whole.iter().fold((f32::MAX, f32::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
@@ -193,10 +193,10 @@ impl PaddedRuns {
             for (sequence, len) in lens.iter().enumerate() {
                 let of = |memory| Rows { memory, sequence, at: 0 };
                 let kept = (*len).min(self.rows);
-                of(old).copy_to(&of(new), session, tensor, kept)?;
+                of(old).copy_to(&of(new), tensor, kept)?;
             }
         }
-        finish(session, &self.tensors)?;
+        finish(&new)?;
         self.steps.retain(|(_, _, _, rows), _| *rows == 0);
         (self.memory, self.rows) = (new, rows);
         Ok(())
@@ -245,10 +245,10 @@ impl PaddedRuns {
             for (i, sequence) in call.sequences.clone().enumerate() {
                 let from = Rows { memory: present, sequence: i, at: rows };
                 let to = Rows { memory, sequence, at: call.all_lens[sequence] };
-                from.copy_to(&to, call.session, tensor, taken)?;
+                from.copy_to(&to, tensor, taken)?;
             }
         }
-        finish(call.session, &self.tensors)
+        finish(&self.memory)
     }
 
     /// The size of the next run.

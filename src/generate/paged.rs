@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::cache::CacheMemory;
 use super::call::Part;
@@ -11,28 +12,35 @@ use super::io::DecoderIo;
 use super::logits::Logits;
 use super::page_plan::{inputs, plan_one};
 use super::pages::PagedSequence;
-use super::pool::PagePool;
+use super::pool::{PageMemory, PagePool};
 use crate::plan::PlannedIo;
 use crate::session::{Binding, RunOptions, Session};
+
+/// Bound runs that are kept, each with memory for its logits.
+const KEPT_STEPS: usize = 16;
 
 /// Rows are written to pages of a pool.
 #[derive(Debug)]
 pub(super) struct PagedRuns {
     pool: PagePool,
-    /// Whether no one else has the pool, so that it may be made larger.
+    /// Whether it was made for these runs, which may make it larger.
     is_own: bool,
     sequences: Vec<PagedSequence>,
     /// The most pages of a sequence.
     most: usize,
     largest_chunk: usize,
-    /// Bound runs by tokens and sequences.
+    /// Bound runs by tokens and sequences, the memory that they are bound to, and how many there were.
     steps: BTreeMap<(usize, usize), Step>,
+    bound: Arc<PageMemory>,
+    clock: u64,
 }
 
 #[derive(Debug)]
 struct Step {
     binding: Binding<'static>,
     logits: Logits,
+    /// Larger is later.
+    last_used: u64,
 }
 
 impl PagedRuns {
@@ -54,8 +62,9 @@ impl PagedRuns {
             GenerateError::Unsupported(format!("the size of {:?} is known only in the run", io.logits))
         })?;
         let sequences = vec![pool.table().begin(&[], false).0];
-        let steps = BTreeMap::new();
-        Ok((PagedRuns { pool, is_own, sequences, most, largest_chunk: 1, steps }, logits))
+        let (steps, bound) = (BTreeMap::new(), pool.memory());
+        let runs = PagedRuns { pool, is_own, sequences, most, largest_chunk: 1, steps, bound, clock: 0 };
+        Ok((runs, logits))
     }
 
     pub(super) fn limit_chunk(&mut self, largest: usize) {
@@ -66,21 +75,19 @@ impl PagedRuns {
         &self.pool
     }
 
-    /// Tokens of the next run of a sequence that has `rest` left.
-    pub(super) fn chunk(&self, rest: usize) -> usize {
-        rest.min(self.largest_chunk)
+    /// The most tokens of a run.
+    pub(super) fn largest_chunk(&self) -> usize {
+        self.largest_chunk
     }
 
-    /// Makes room for `sequences`; where the pool is made anew for that, all are empty then.
+    /// Makes room for `sequences`, all of which are empty then.
     ///
     /// # Errors
     /// Memory ran out.
     pub(super) fn resize(&mut self, session: &Session, sequences: usize) -> Result<(), GenerateError> {
         self.forget();
-        if self.is_own && self.pool.pages() < sequences * self.most {
-            self.steps.clear();
-            self.pool = self.pool.again(session, sequences * self.most)?;
-            self.sequences.clear();
+        if self.is_own {
+            self.pool.grow(session, sequences.saturating_mul(self.most))?;
         }
         let mut table = self.pool.table();
         self.sequences.resize_with(sequences, || table.begin(&[], false).0);
@@ -122,13 +129,8 @@ impl PagedRuns {
     ///
     /// # Errors
     /// [`GenerateError::PagesFull`], and what the device says.
-    pub(super) fn make_room(
-        &self,
-        session: &Session,
-        sequence: usize,
-        more: usize,
-    ) -> Result<(), GenerateError> {
-        self.pool.reserve(session, self.sequences[sequence], more)
+    pub(super) fn make_room(&self, sequence: usize, more: usize) -> Result<(), GenerateError> {
+        self.pool.reserve(self.sequences[sequence], more)
     }
 
     /// Notes that a sequence has `tokens` after its own.
@@ -137,7 +139,7 @@ impl PagedRuns {
     }
 
     /// The memory of each tensor, and where in it the first `count` tokens of a sequence lie.
-    pub(super) fn places(&self, sequence: usize, count: usize) -> Vec<(&CacheMemory, Vec<Range<usize>>)> {
+    pub(super) fn places(&self, sequence: usize, count: usize) -> Vec<(CacheMemory, Vec<Range<usize>>)> {
         self.pool.places(self.sequences[sequence], count)
     }
 
@@ -154,16 +156,16 @@ impl PagedRuns {
         options: Option<&RunOptions>,
     ) -> Result<Vec<Vec<Vec<f32>>>, GenerateError> {
         for part in parts {
-            self.make_room(session, part.sequence, part.tokens.len())?;
+            self.make_room(part.sequence, part.tokens.len())?;
         }
         let tokens: usize = parts.iter().map(|part| part.tokens.len()).sum();
         let sizes = [tokens.next_power_of_two(), parts.len().next_power_of_two()];
-        let pages: Vec<Vec<u32>> = {
-            let table = self.pool.table();
-            parts.iter().map(|part| table.pages(self.sequences[part.sequence]).to_vec()).collect()
-        };
         let (pool, most) = (self.pool.clone(), self.most);
         let _turn = pool.turn();
+        let pages: Vec<Vec<u32>> = {
+            let table = pool.table();
+            parts.iter().map(|part| table.pages(self.sequences[part.sequence]).to_vec()).collect()
+        };
         let step = self.step(session, io, sizes)?;
         step.fill(io, lens, (parts, &pages), sizes, most)?;
         match options {
@@ -188,11 +190,27 @@ impl PagedRuns {
         io: &DecoderIo,
         [tokens, sequences]: [usize; 2],
     ) -> Result<&mut Step, GenerateError> {
+        let memory = self.pool.memory();
+        if !Arc::ptr_eq(&memory, &self.bound) {
+            self.steps.clear();
+            self.bound = memory;
+        }
+        if self.steps.len() >= KEPT_STEPS && !self.steps.contains_key(&(tokens, sequences)) {
+            let oldest = self.steps.iter().min_by_key(|(_, step)| step.last_used).map(|(key, _)| *key);
+            if let Some(key) = oldest {
+                self.steps.remove(&key);
+            }
+        }
+        self.clock += 1;
         match self.steps.entry((tokens, sequences)) {
-            Entry::Occupied(step) => Ok(step.into_mut()),
+            Entry::Occupied(step) => {
+                let step = step.into_mut();
+                step.last_used = self.clock;
+                Ok(step)
+            }
             Entry::Vacant(place) => {
                 let mut builder = inputs(session, io, [tokens, sequences, self.most])?;
-                for (tensor, memory) in self.pool.bind()? {
+                for (tensor, memory) in self.pool.bind(&self.bound)? {
                     builder = builder.update(&tensor.past, &tensor.present, memory);
                 }
                 let (logits, builder) = Logits::bind(session, io, builder)?;
@@ -200,7 +218,7 @@ impl PagedRuns {
                     let what = "a graph with pages that does not give the logits of each token".to_owned();
                     return Err(GenerateError::Unsupported(what));
                 }
-                Ok(place.insert(Step { binding: builder.build()?, logits }))
+                Ok(place.insert(Step { binding: builder.build()?, logits, last_used: self.clock }))
             }
         }
     }

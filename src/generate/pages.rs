@@ -130,6 +130,14 @@ impl PageTable {
         }
     }
 
+    /// Makes it have so many pages, where it has fewer.
+    pub(super) fn grow(&mut self, pages: usize) {
+        let from = self.pages.len() as u32;
+        let to = u32::try_from(pages).unwrap_or(u32::MAX).max(from);
+        self.pages.resize(to as usize, Page::default());
+        drop(self.free.splice(0..0, (from..to).rev()));
+    }
+
     pub(super) fn set_eviction(&mut self, rule: Box<dyn Eviction>) {
         self.eviction = rule;
     }
@@ -208,16 +216,14 @@ impl PageTable {
         let copies: Vec<usize> =
             (0..written.len()).filter(|i| more > 0 && self.pages[written[*i] as usize].holders > 1).collect();
         let added = wanted.saturating_sub(sequence.pages.len());
-        let mut taken = Vec::new();
-        for _ in 0..added + copies.len() {
-            match self.take() {
-                Some(page) => taken.push(page),
-                None => {
-                    let missing = added + copies.len() - taken.len();
-                    self.free.extend(taken.into_iter().rev());
-                    return Err(Full { sequence: of.0, missing, pages: self.pages.len() });
-                }
-            }
+        let needed = added + copies.len();
+        let victims = self.victims(needed.saturating_sub(self.free.len()));
+        let victims = victims.map_err(|missing| Full { sequence: of.0, missing, pages: self.pages.len() })?;
+        let mut taken: Vec<u32> = (victims.len()..needed).filter_map(|_| self.free.pop()).collect();
+        for page in victims {
+            self.unname(page);
+            self.evicted += 1;
+            taken.push(page);
         }
         for page in &taken {
             self.pages[*page as usize].holders = 1;
@@ -320,12 +326,13 @@ impl PageTable {
         }
     }
 
-    /// A page with nothing in it; a cached one is given up for it.
-    fn take(&mut self) -> Option<u32> {
-        if let Some(page) = self.free.pop() {
-            return Some(page);
+    /// So many cached pages to give up, or how many are missing. Nothing moves before all are chosen: a rule
+    /// may keep them, or panic.
+    fn victims(&mut self, count: usize) -> Result<Vec<u32>, usize> {
+        if count == 0 {
+            return Ok(Vec::new());
         }
-        let cached: Vec<CachedPage> = (0u32..)
+        let mut cached: Vec<CachedPage> = (0u32..)
             .zip(&self.pages)
             .filter(|(_, page)| page.holders == 0)
             .filter_map(|(at, page)| {
@@ -333,13 +340,16 @@ impl PageTable {
                 Some(CachedPage { page: at, prefix_tokens, last_used: page.last_used })
             })
             .collect();
-        if cached.is_empty() {
-            return None;
+        if count > cached.len() {
+            return Err(count - cached.len());
         }
-        let chosen = *cached.get(self.eviction.choose(&cached)?)?;
-        self.unname(chosen.page);
-        self.evicted += 1;
-        Some(chosen.page)
+        let mut chosen = Vec::new();
+        while chosen.len() < count {
+            let at = self.eviction.choose(&cached).filter(|at| *at < cached.len());
+            let at = at.ok_or(count - chosen.len())?;
+            chosen.push(cached.remove(at).page);
+        }
+        Ok(chosen)
     }
 }
 
@@ -365,6 +375,7 @@ mod tests {
         Truncate { of: usize, len: usize },
         End { of: usize },
         Forget,
+        Grow,
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -377,6 +388,7 @@ mod tests {
             2 => (0usize..8, 0usize..30).prop_map(|(of, len)| Step::Truncate { of, len }),
             3 => (0usize..8).prop_map(|of| Step::End { of }),
             1 => Just(Step::Forget),
+            1 => Just(Step::Grow),
         ];
         prop::collection::vec(step, 1..80)
     }
@@ -396,7 +408,7 @@ mod tests {
                 Err(full) => {
                     let counts = self.table.counts();
                     assert_eq!((full.sequence, full.pages), (id.0, before.pages));
-                    assert!(full.missing > 0 && counts.used == before.used);
+                    assert_eq!((full.missing > 0, counts), (true, before));
                     false
                 }
                 Ok(copies) => {
@@ -480,6 +492,11 @@ mod tests {
                         prop_assert_eq!(model.table.len(id), 0);
                     }
                     Step::Forget => model.table.forget(),
+                    Step::Grow => {
+                        let pages = model.table.counts().pages + 1;
+                        model.table.grow(pages);
+                        model.memory.resize(pages * rows, 9);
+                    }
                     _ => {}
                 }
                 model.check();
@@ -487,7 +504,8 @@ mod tests {
             let all = std::mem::take(&mut model.sequences);
             all.into_iter().for_each(|(id, _)| model.table.end(id));
             model.table.forget();
-            prop_assert_eq!(model.table.counts().free, pages);
+            let counts = model.table.counts();
+            prop_assert_eq!((counts.free, counts.pages >= pages), (counts.pages, true));
         }
     }
 
@@ -551,5 +569,47 @@ mod tests {
         let full = table.reserve(id, 3).unwrap_err();
         assert_eq!(full, Full { sequence: id.0, missing: 1, pages: 2 });
         assert!(table.reserve(id, 2).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_refused_reservation_keeps_what_is_cached() {
+        let mut table = PageTable::new(4, 2);
+        let (old, _) = filled(&mut table, &[1, 2, 3, 4]);
+        let (held, _) = filled(&mut table, &[7, 8]);
+        table.end(old);
+        let before = table.counts();
+        assert_eq!((before.free, before.cached), (1, 2));
+        let (id, _) = table.begin(&[5], true);
+        let full = table.reserve(id, 8).unwrap_err();
+        assert_eq!((full.missing, table.counts()), (1, before));
+        // What there was a moment ago is still found.
+        assert_eq!(filled(&mut table, &[1, 2, 3, 4, 5]).1, 4);
+        table.end(held);
+    }
+
+    /// Chooses one page and panics at the second.
+    struct Panics(bool);
+
+    impl Eviction for Panics {
+        fn choose(&mut self, _: &[CachedPage]) -> Option<usize> {
+            assert!(!std::mem::replace(&mut self.0, true), "the application's rule panics");
+            Some(0)
+        }
+    }
+
+    #[test]
+    fn a_rule_that_panics_loses_no_page() {
+        let mut table = PageTable::new(4, 2);
+        let (old, _) = filled(&mut table, &[1, 2, 3, 4, 5, 6]);
+        table.end(old);
+        table.set_eviction(Box::new(Panics(false)));
+        let before = table.counts();
+        let (id, _) = table.begin(&[5], true);
+        let reserved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| table.reserve(id, 6)));
+        assert!(reserved.is_err());
+        assert_eq!(table.counts(), before);
+        table.set_eviction(Box::new(LeastRecentlyUsed));
+        assert!(table.reserve(id, 8).unwrap().is_empty());
+        assert_eq!(table.counts().used, 4);
     }
 }

@@ -26,8 +26,9 @@ pub struct PageOptions {
     pub pages: usize,
     /// Tokens of a page. Without it as many as the graph declares, else 16.
     pub rows: Option<usize>,
-    /// The application's memory, of at least [`PagePool::region_bytes`]; it is filled with zeros first. Without it the pool makes memory where the model's
-    /// device reads it best. Sessions on other devices can share a region alone.
+    /// The application's memory, of at least [`PagePool::region_bytes`]; it is filled with zeros first.
+    /// Without it the pool makes memory where the model's device reads it best. Sessions on other devices can
+    /// share a region alone.
     pub region: Option<Arc<SharedRegion>>,
 }
 
@@ -40,9 +41,9 @@ impl PageOptions {
 
 /// Pages of keys and values for all layers of a model. Each clone is the same pool.
 ///
-/// Sequences that begin alike have full pages in common, those of other sessions on the same model too. A page that several
-/// sequences have is copied before one of them writes it. Full pages of ended sequences are kept for prompts that begin with
-/// their tokens until the memory is needed ([`Eviction`]).
+/// Sequences that begin alike have full pages in common, those of other sessions on the same model too. A
+/// page that several sequences have is copied before one of them writes it. Full pages of ended sequences are
+/// kept for prompts that begin with their tokens until the memory is needed ([`Eviction`]).
 #[derive(Clone, Debug)]
 pub struct PagePool {
     shared: Arc<Shared>,
@@ -54,18 +55,25 @@ struct Shared {
     /// Held during a run: sessions that share the memory take turns.
     turn: Mutex<()>,
     tensors: Vec<CacheTensor>,
-    memory: Vec<CacheMemory>,
-    pages: usize,
+    /// Another one where the pool has grown.
+    memory: Mutex<Arc<PageMemory>>,
     rows: usize,
     model: String,
+}
+
+/// The memory of all pages, by tensor.
+#[derive(Debug)]
+pub(super) struct PageMemory {
+    pages: usize,
+    tensors: Vec<CacheMemory>,
 }
 
 impl PagePool {
     /// Pages for the model of `folder`, which `session` runs.
     ///
     /// # Errors
-    /// [`GenerateError::Pages`] for sizes that make no pool and a region that is too small, [`GenerateError::Unsupported`] for
-    /// a graph whose cache is not in pages, and what the session says.
+    /// [`GenerateError::Pages`] for sizes that make no pool and a region that is too small,
+    /// [`GenerateError::Unsupported`] for a graph whose cache is not in pages, and what the session says.
     pub fn new(
         folder: &ModelFolder,
         session: &Session,
@@ -73,7 +81,8 @@ impl PagePool {
     ) -> Result<Self, GenerateError> {
         let (io, mut tensors, rows) = found(folder, session, options)?;
         let plan = plan_one(session, &io, &tensors, options.pages, rows)?;
-        for tensor in &mut tensors {
+        // A region stays in the process's memory, whatever device reads it.
+        for tensor in tensors.iter_mut().filter(|_| options.region.is_none()) {
             tensor.device = super::fixed::only_device(&plan, tensor);
         }
         let memory = match &options.region {
@@ -98,7 +107,8 @@ impl PagePool {
         };
         let table = Mutex::new(PageTable::new(options.pages, rows));
         let (turn, model) = (Mutex::new(()), folder.fingerprint()?);
-        let shared = Shared { table, turn, tensors, memory, pages: options.pages, rows, model };
+        let memory = Mutex::new(Arc::new(PageMemory { pages: options.pages, tensors: memory }));
+        let shared = Shared { table, turn, tensors, memory, rows, model };
         Ok(PagePool { shared: Arc::new(shared) })
     }
 
@@ -122,7 +132,7 @@ impl PagePool {
 
     /// Bytes of all pages.
     pub fn bytes(&self) -> u64 {
-        let rows = self.shared.pages * self.shared.rows;
+        let rows = self.pages() * self.shared.rows;
         self.shared.tensors.iter().map(|tensor| tensor.bytes(rows) as u64).sum()
     }
 
@@ -153,17 +163,34 @@ impl PagePool {
         Err(GenerateError::Pages("its pages are of another model: make a pool for this one".to_owned()))
     }
 
-    /// A pool for the same model with other pages.
+    /// Makes the pool have at least so many pages, in memory of its own, with all that is in it. Runs that
+    /// are bound to the memory before are to be bound anew.
     ///
     /// # Errors
-    /// Memory ran out.
-    pub(super) fn again(&self, session: &Session, pages: usize) -> Result<Self, GenerateError> {
-        let (tensors, rows, model) =
-            (self.shared.tensors.clone(), self.shared.rows, self.shared.model.clone());
-        let memory = tensors.iter().map(|t| CacheMemory::new(session, t, pages, rows));
-        let memory = memory.collect::<Result<Vec<_>, _>>()?;
-        let (table, turn) = (Mutex::new(PageTable::new(pages, rows)), Mutex::new(()));
-        Ok(PagePool { shared: Arc::new(Shared { table, turn, tensors, memory, pages, rows, model }) })
+    /// [`GenerateError::Pages`] for more than a pool has, and memory ran out; the pool is as before then.
+    pub(super) fn grow(&self, session: &Session, pages: usize) -> Result<(), GenerateError> {
+        let _turn = self.turn();
+        let (old, rows) = (self.memory(), self.shared.rows);
+        if pages <= old.pages {
+            return Ok(());
+        }
+        check_size(pages, rows)?;
+        let mut grown = Vec::new();
+        for (tensor, memory) in self.shared.tensors.iter().zip(&old.tensors) {
+            let new = CacheMemory::new(session, tensor, pages, rows)?;
+            let kept = 0..tensor.bytes(old.pages * rows);
+            memory.copy_to(&new, [(kept.clone(), kept)])?;
+            grown.push(new);
+        }
+        finish(&grown)?;
+        self.table().grow(pages);
+        *lock(&self.shared.memory) = Arc::new(PageMemory { pages, tensors: grown });
+        Ok(())
+    }
+
+    /// What is bound now.
+    pub(super) fn memory(&self) -> Arc<PageMemory> {
+        Arc::clone(&lock(&self.shared.memory))
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, PageTable> {
@@ -180,18 +207,21 @@ impl PagePool {
     }
 
     pub(super) fn pages(&self) -> usize {
-        self.shared.pages
+        self.memory().pages
     }
 
-    /// The memory of each tensor, to be bound.
+    /// `memory`, of each tensor, to be bound.
     ///
     /// # Errors
     /// What the device says.
-    pub(super) fn bind(&self) -> Result<Vec<(&CacheTensor, Memory<'static>)>, GenerateError> {
-        let Shared { tensors, memory, pages, rows, .. } = &*self.shared;
-        let all = tensors.iter().zip(memory).map(|(tensor, memory)| {
-            let info = paged_info(tensor, *pages, *rows)?;
-            Ok((tensor, memory.bytes(0..info.bytes())?.shape(info.shape)))
+    pub(super) fn bind(
+        &self,
+        memory: &PageMemory,
+    ) -> Result<Vec<(&CacheTensor, Memory<'static>)>, GenerateError> {
+        let Shared { tensors, rows, .. } = &*self.shared;
+        let all = tensors.iter().zip(&memory.tensors).map(|(tensor, part)| {
+            let info = paged_info(tensor, memory.pages, *rows)?;
+            Ok((tensor, part.bytes(0..info.bytes())?.shape(info.shape)))
         });
         all.collect()
     }
@@ -200,12 +230,9 @@ impl PagePool {
     ///
     /// # Errors
     /// [`GenerateError::PagesFull`], and what the device says.
-    pub(super) fn reserve(
-        &self,
-        session: &Session,
-        sequence: PagedSequence,
-        more: usize,
-    ) -> Result<(), GenerateError> {
+    pub(super) fn reserve(&self, sequence: PagedSequence, more: usize) -> Result<(), GenerateError> {
+        // Until the copies are made no one else writes the pages that this sequence has let go.
+        let _turn = self.turn();
         let copies = self.table().reserve(sequence, more);
         let copies = copies.map_err(|full| GenerateError::PagesFull {
             text: full.sequence,
@@ -215,14 +242,14 @@ impl PagePool {
         if copies.is_empty() {
             return Ok(());
         }
-        let _turn = self.turn();
-        for (tensor, memory) in self.shared.tensors.iter().zip(&self.shared.memory) {
+        let memory = self.memory();
+        for (tensor, memory) in self.shared.tensors.iter().zip(&memory.tensors) {
             let each = tensor.bytes(self.shared.rows);
             let page = |page: u32| page as usize * each..(page as usize + 1) * each;
             let parts = copies.iter().map(|PageCopy { from, to }| (page(*from), page(*to)));
-            memory.copy_to(memory, session, tensor, parts)?;
+            memory.copy_to(memory, parts)?;
         }
-        finish(session, &self.shared.tensors)
+        finish(&memory.tensors)
     }
 
     /// The memory of each tensor, and where in it the first `count` tokens of a sequence lie.
@@ -230,15 +257,15 @@ impl PagePool {
         &self,
         sequence: PagedSequence,
         count: usize,
-    ) -> Vec<(&CacheMemory, Vec<Range<usize>>)> {
-        let (table, rows) = (self.table(), self.shared.rows);
+    ) -> Vec<(CacheMemory, Vec<Range<usize>>)> {
+        let (table, memory, rows) = (self.table(), self.memory(), self.shared.rows);
         let pages = table.pages(sequence);
-        let places = self.shared.tensors.iter().zip(&self.shared.memory).map(|(tensor, memory)| {
+        let places = self.shared.tensors.iter().zip(&memory.tensors).map(|(tensor, memory)| {
             let parts = pages.iter().enumerate().take(count.div_ceil(rows)).map(|(at, page)| {
                 let first = tensor.bytes(*page as usize * rows);
                 first..first + tensor.bytes(rows.min(count - at * rows))
             });
-            (memory, parts.collect())
+            (memory.clone(), parts.collect())
         });
         places.collect()
     }
@@ -260,15 +287,24 @@ fn found(
         let problem = format!("pages of {rows} tokens are asked for, and the graph declares {declared}");
         return Err(GenerateError::Pages(problem));
     }
-    let most = i32::MAX as usize;
-    if options.pages == 0 || rows == 0 || options.pages.checked_mul(rows).is_none_or(|all| all > most) {
-        let problem = format!("{} pages of {rows} tokens: expected 1 to {most} tokens", options.pages);
-        return Err(GenerateError::Pages(problem));
-    }
+    check_size(options.pages, rows)?;
     for tensor in &tensors {
         paged_info(tensor, options.pages, rows)?;
     }
     Ok((io, tensors, rows))
+}
+
+/// # Errors
+/// [`GenerateError::Pages`].
+fn check_size(pages: usize, rows: usize) -> Result<(), GenerateError> {
+    let most = i32::MAX as usize;
+    match pages.checked_mul(rows).is_some_and(|all| (1..=most).contains(&all)) {
+        true => Ok(()),
+        false => {
+            let problem = format!("{pages} pages of {rows} tokens: expected 1 to {most} tokens");
+            Err(GenerateError::Pages(problem))
+        }
+    }
 }
 
 /// Where the tensors lie in a region, and its bytes.
@@ -280,4 +316,40 @@ fn parts_of(tensors: &[CacheTensor], rows: usize) -> (Vec<Range<usize>>, usize) 
         start..end
     });
     (parts.collect(), end)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Between them the source may be given up and written by another session.
+    #[test]
+    fn a_page_is_let_go_and_copied_in_one_turn() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny_llm/paged");
+        let folder = ModelFolder::open(folder).unwrap();
+        let session = Session::builder().model(folder.graph()).device("cpu").build().unwrap();
+        let options = PageOptions { rows: Some(4), ..PageOptions::new(4) };
+        let pool = PagePool::new(&folder, &session, &options).unwrap();
+        let one = pool.table().begin(&[], false).0;
+        pool.reserve(one, 2).unwrap();
+        pool.table().append(one, &[7, 8]);
+        let two = pool.table().fork(one);
+        let page = pool.table().pages(one)[0];
+        let turn = pool.turn();
+        std::thread::scope(|scope| {
+            let reserving = scope.spawn(|| pool.reserve(two, 1));
+            let until = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < until {
+                assert_eq!(pool.table().pages(two), [page], "another session has the turn");
+                std::thread::yield_now();
+            }
+            drop(turn);
+            reserving.join().unwrap().unwrap();
+        });
+        assert_ne!(pool.table().pages(two), [page]);
+        assert_eq!(pool.counts().copied, 1);
+    }
 }

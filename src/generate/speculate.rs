@@ -40,10 +40,11 @@ impl Cached {
     /// # Errors
     /// Memory ran out.
     pub(super) fn reserve(&mut self, sequences: usize) -> Result<(), GenerateError> {
+        self.decoder.reserve(sequences)?;
         if sequences > self.tokens.len() {
             self.tokens = vec![Vec::new(); sequences];
         }
-        self.decoder.reserve(sequences)
+        Ok(())
     }
 
     /// Forgets all tokens of all sequences, after an error.

@@ -29,6 +29,8 @@ pub use params::{Params, load_params, read_params, save_params, write_params};
 pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize};
 pub use tvm::{FunctionTable, TvmGraph, load_tvm, load_tvm_bytes};
 
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::graph::Graph;
@@ -107,6 +109,26 @@ pub(crate) fn load_noting(
             Ok((graph.into_graph(), moved))
         }
     }
+}
+
+/// Files besides `path` that tensors of an ONNX model lie in, by their names in its folder; none of another
+/// model.
+///
+/// # Errors
+/// [`LoadError`].
+pub(crate) fn external_files(path: &Path) -> Result<BTreeSet<String>, LoadError> {
+    match kind_of(path)? {
+        Kind::Onnx => onnx::external::names(path),
+        Kind::Gguf | Kind::Json => Ok(BTreeSet::new()),
+    }
+}
+
+/// Opens one of [`external_files`]; gives its size too.
+///
+/// # Errors
+/// [`LoadError`].
+pub(crate) fn open_external(path: &Path, name: &str) -> Result<(File, u64), LoadError> {
+    onnx::external::open(path, name)
 }
 
 fn without_params(model: &Path, what: &str, params: Option<&Path>) -> Result<(), LoadError> {

@@ -378,10 +378,8 @@ impl SessionBuilder {
         let key = shared
             .and_then(|path| ModelKey::new(path, (self.any_device, self.map.is_some(), free), &plan, &infos));
         let (model, frames) = match key.as_ref().and_then(ModelKey::known) {
-            Some(model) => {
-                overrides::check(&plan, &model.graph, devices.len())?;
-                (model, Frames::default())
-            }
+            // Its key has the placements and the devices, which were checked before passes made other nodes.
+            Some(model) => (model, Frames::default()),
             None => {
                 let used = UsedFiles::default();
                 let (graph, moved) = match (self.graph, self.path) {

@@ -15,25 +15,28 @@ use onepool::session::CancelToken;
 use super::devices::devices;
 use super::{cpu, exactly, expected, folder, generate, open};
 
-fn quiet(_: &str) -> ControlFlow<()> {
+pub(crate) fn quiet(_: &str) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-fn options(texts: usize, step_tokens: usize) -> BatchOptions {
+pub(crate) fn options(texts: usize, step_tokens: usize) -> BatchOptions {
     BatchOptions { texts, step_tokens }
 }
 
-/// Steps until no text is left.
-fn all(batcher: &mut Batcher<'_>) -> BTreeMap<TextId, Generated> {
+/// Steps until no text is left. A text that is stuck is a failure.
+pub(crate) fn all(batcher: &mut Batcher<'_>) -> BTreeMap<TextId, Generated> {
     let mut made = BTreeMap::new();
-    while !batcher.is_idle() {
+    for _ in 0..5000 {
+        if batcher.is_idle() {
+            return made;
+        }
         made.extend(batcher.step().unwrap());
     }
-    made
+    panic!("texts never end: {batcher:?}")
 }
 
 /// A generator on pages of 4 tokens.
-fn pages(pages: usize, context: Option<usize>) -> (Generator, PagePool) {
+pub(crate) fn pages(pages: usize, context: Option<usize>) -> (Generator, PagePool) {
     let folder = ModelFolder::open(folder("paged")).unwrap();
     let session = Session::builder().model(folder.graph()).context(cpu()).build().unwrap();
     let wanted = PageOptions { rows: Some(4), ..PageOptions::new(pages) };
@@ -82,6 +85,68 @@ fn texts_that_come_and_go_have_the_tokens_of_texts_made_one_by_one() {
             assert_eq!(alone.tokens, cases[1].tokens[..4]);
         }
     }
+}
+
+/// A piece of one token chooses nothing unless it is the last.
+#[test]
+fn prompts_in_pieces_of_a_token_or_two_give_the_tokens_of_whole_ones() {
+    for (model, name) in
+        [("fixed", "fixed"), ("paged", "fixed"), ("appending", "appending"), ("growing", "growing")]
+    {
+        let cases = expected(name);
+        for (texts, step_tokens) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 3)] {
+            let mut generator = open(&folder(model), &cpu(), None).unwrap();
+            let mut batcher = Batcher::new(&mut generator, options(texts, step_tokens)).unwrap();
+            let asked: Vec<_> = (0..texts)
+                .map(|n| batcher.add(Prompt::Tokens(&cases[n].prompt_tokens), exactly(6), quiet).unwrap())
+                .collect();
+            let made = all(&mut batcher);
+            for (id, case) in asked.iter().zip(&cases) {
+                let which = format!("{model}, {texts} texts, {step_tokens} tokens");
+                assert_eq!(made[id].tokens, case.tokens[..6], "{which}");
+            }
+        }
+    }
+}
+
+/// Those that go on are as many as a step has tokens.
+#[test]
+fn a_prompt_goes_on_beside_texts_that_take_all_tokens_of_a_step() {
+    let case = &expected("fixed")[0];
+    let mut generator = open(&folder("paged"), &cpu(), None).unwrap();
+    let mut batcher = Batcher::new(&mut generator, options(3, 2)).unwrap();
+    for _ in 0..2 {
+        batcher.add(Prompt::Tokens(&case.prompt_tokens), exactly(100), quiet).unwrap();
+    }
+    while batcher.running().iter().any(|text| text.tokens == case.prompt_tokens.len())
+        || batcher.waiting() > 0
+    {
+        assert!(batcher.step().unwrap().is_empty());
+    }
+    // Another first token, so that no page is there already.
+    let prompt: Vec<u32> = std::iter::once(9).chain(case.prompt_tokens.iter().copied()).collect();
+    let late = batcher.add(Prompt::Tokens(&prompt), exactly(3), quiet).unwrap();
+    for step in 1..prompt.len() {
+        batcher.step().unwrap();
+        let running = batcher.running();
+        let text = running.iter().find(|text| text.id == late).unwrap();
+        assert_eq!(text.computed, step);
+    }
+    assert_eq!(all(&mut batcher).len(), 3);
+}
+
+/// More tokens of a step than one run may have.
+#[test]
+fn steps_of_many_tokens_are_several_runs() {
+    let mut generator = open(&folder("paged"), &cpu(), None).unwrap();
+    let prompts = [3, 4].map(|first| -> Vec<u32> { (0..330).map(|i| first + i % 90).collect() });
+    let alone = prompts
+        .each_ref()
+        .map(|prompt| generator.generate(Prompt::Tokens(prompt), &exactly(4), quiet).unwrap().tokens);
+    let mut batcher = Batcher::new(&mut generator, options(2, 4096)).unwrap();
+    let asked = prompts.each_ref().map(|p| batcher.add(Prompt::Tokens(p), exactly(4), quiet).unwrap());
+    let made = all(&mut batcher);
+    assert_eq!(asked.map(|id| made[&id].tokens.clone()), alone);
 }
 
 #[test]
@@ -223,4 +288,8 @@ fn texts_are_cancelled_and_forked() {
     drop(batcher);
     let e = Batcher::new(&mut generator, options(0, 1)).unwrap_err().to_string();
     assert!(e.contains("texts is 0"), "{e}");
+    for texts in [65537, usize::MAX] {
+        let e = Batcher::new(&mut generator, options(texts, 1)).unwrap_err();
+        assert!(matches!(e, GenerateError::Setting { name: "texts", .. }), "{e}");
+    }
 }

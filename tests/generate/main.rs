@@ -4,12 +4,15 @@
 
 mod batch;
 mod batcher;
+mod batcher_errors;
 mod conversation;
 #[path = "../support/devices.rs"]
 mod devices;
 #[cfg(feature = "grammar")]
 mod grammar;
 mod pages;
+#[path = "../support/protobuf.rs"]
+mod protobuf;
 mod speculate;
 
 use std::ops::ControlFlow;

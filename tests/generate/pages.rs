@@ -10,7 +10,9 @@ use onepool::generate::{
 };
 use onepool::memory::host::HostRegion;
 
+use super::batcher::{all, options, quiet};
 use super::devices::devices;
+use super::protobuf::{field, int};
 use super::{copy, cpu, exactly, expected, folder, generate, open};
 
 /// The model on a session of its own.
@@ -105,17 +107,197 @@ fn conversations_are_saved_from_pages_and_restored_into_others() {
     let mut batcher = Batcher::new(&mut generator, BatchOptions::default()).unwrap();
     let kept = (longer.len() - 1) / 4 * 4;
     assert_eq!(batcher.restore(&file).unwrap(), kept);
-    batcher.add(Prompt::Tokens(&longer), exactly(6), |_| ControlFlow::Continue(())).unwrap();
-    while !batcher.is_idle() {
-        for (id, made) in batcher.step().unwrap() {
-            assert_eq!(made.tokens, case.tokens[12..18], "{id:?}");
-        }
+    batcher.add(Prompt::Tokens(&longer), exactly(6), quiet).unwrap();
+    for (id, made) in all(&mut batcher) {
+        assert_eq!(made.tokens, case.tokens[12..18], "{id:?}");
     }
     assert_eq!(batcher.counts().reused_tokens, kept as u64);
     drop(batcher);
     let mut fixed = open(&folder("fixed"), &cpu(), None).unwrap();
     let mut batcher = Batcher::new(&mut fixed, BatchOptions::default()).unwrap();
     assert!(matches!(batcher.restore(&file), Err(GenerateError::Pages(_))));
+}
+
+/// Another generator on a pool.
+fn on(pool: &PagePool) -> (Generator, PagePool) {
+    let (folder, session) = session(&cpu());
+    (Generator::with_pages(folder, session, None, pool).unwrap(), pool.clone())
+}
+
+#[test]
+fn a_page_of_two_sessions_is_copied_before_one_writes_it() {
+    for context in devices() {
+        let name = &context.info().name;
+        let (folder, one) = session(&context);
+        let options = PageOptions { rows: Some(4), ..PageOptions::new(64) };
+        let pool = PagePool::new(&folder, &one, &options).unwrap();
+        let mut one = Generator::with_pages(folder, one, None, &pool).unwrap();
+        let (folder, two) = session(&context);
+        let mut two = Generator::with_pages(folder, two, None, &pool).unwrap();
+        let case = &expected("fixed")[1];
+        let reuse = GenerateOptions { reuse: true, ..exactly(4) };
+        go_on(&mut one, &case.prompt_tokens, &reuse);
+        go_on(&mut two, &case.prompt_tokens, &reuse);
+        // Amid a page that both have.
+        let at = case.prompt_tokens.len() / 8 * 4 + 2;
+        let other: Vec<u32> = case.prompt_tokens[..at].iter().copied().chain([9, 8, 7]).collect();
+        let copied = pool.counts().copied;
+        let made = go_on(&mut two, &other, &reuse);
+        assert_eq!((made.reused_tokens, pool.counts().copied), (at, copied + 1), "{name}");
+        let mut alone = open(&super::folder("paged"), &context, None).unwrap();
+        assert_eq!(made.tokens, go_on(&mut alone, &other, &exactly(4)).tokens, "{name}");
+        // The other has what it had.
+        let longer: Vec<u32> = case.prompt_tokens.iter().chain(&case.tokens[..4]).copied().collect();
+        let made = go_on(&mut one, &longer, &reuse);
+        assert_eq!((made.reused_tokens, &made.tokens[..]), (longer.len() - 1, &case.tokens[4..8]), "{name}");
+    }
+}
+
+/// On a device with memory of its own too the pages are those of the region.
+#[test]
+fn conversations_are_saved_and_restored_in_the_applications_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("chat");
+    let case = &expected("fixed")[0];
+    let longer: Vec<u32> = case.prompt_tokens.iter().chain(&case.tokens[..12]).copied().collect();
+    for context in devices() {
+        let name = &context.info().name;
+        let in_region = || {
+            let (folder, session) = session(&context);
+            let mut options = PageOptions { rows: Some(4), ..PageOptions::new(16) };
+            let bytes = PagePool::region_bytes(&folder, &session, &options).unwrap();
+            options.region = Some(HostRegion::new(bytes).unwrap().into_shared());
+            let pool = PagePool::new(&folder, &session, &options).unwrap();
+            Generator::with_pages(folder, session, Some(64), &pool).unwrap()
+        };
+        let mut one = in_region();
+        go_on(&mut one, &case.prompt_tokens, &exactly(12));
+        one.save(&file).unwrap();
+        let mut two = in_region();
+        assert_eq!(two.restore(&file).unwrap(), longer.len() - 1, "{name}");
+        let made = go_on(&mut two, &longer, &GenerateOptions { reuse: true, ..exactly(6) });
+        assert_eq!(
+            (made.reused_tokens, &made.tokens[..]),
+            (longer.len() - 1, &case.tokens[12..18]),
+            "{name}"
+        );
+    }
+}
+
+/// Two sessions that save and restore while the other runs.
+#[test]
+fn a_conversation_is_saved_while_another_session_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let case = &expected("fixed")[0];
+    let (folder, one) = session(&cpu());
+    let mut options = PageOptions { rows: Some(4), ..PageOptions::new(128) };
+    let bytes = PagePool::region_bytes(&folder, &one, &options).unwrap();
+    options.region = Some(HostRegion::new(bytes).unwrap().into_shared());
+    let pool = PagePool::new(&folder, &one, &options).unwrap();
+    let mut one = Generator::with_pages(folder, one, Some(200), &pool).unwrap();
+    let (mut two, _) = on(&pool);
+    go_on(&mut one, &case.prompt_tokens, &exactly(20));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(go_on(&mut two, &case.prompt_tokens, &exactly(150)).tokens, case.tokens[..150])
+        });
+        let file = dir.path().join("chat");
+        for _ in 0..50 {
+            one.save(&file).unwrap();
+            one.restore(&file).unwrap();
+        }
+    });
+    let longer: Vec<u32> = case.prompt_tokens.iter().chain(&case.tokens[..20]).copied().collect();
+    let made = go_on(&mut one, &longer, &GenerateOptions { reuse: true, ..exactly(4) });
+    assert_eq!(made.tokens, case.tokens[20..24]);
+}
+
+/// Gives up the first page and counts.
+struct Counted(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl Eviction for Counted {
+    fn choose(&mut self, _: &[CachedPage]) -> Option<usize> {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Some(0)
+    }
+}
+
+#[test]
+fn a_pool_that_grows_is_the_pool_that_it_was() {
+    let cases = expected("fixed");
+    for context in devices() {
+        let name = &context.info().name;
+        let mut generator = open(&folder("paged"), &context, Some(100)).unwrap();
+        let pool = generator.pages().unwrap().clone();
+        let asked = std::sync::Arc::default();
+        pool.evict_by(Counted(std::sync::Arc::clone(&asked)));
+        // A generator of another session has pages of it, before and after.
+        let (folder, other) = session(&context);
+        let mut other = Generator::with_pages(folder, other, Some(40), &pool).unwrap();
+        go_on(&mut other, &cases[0].prompt_tokens, &exactly(8));
+        let before = pool.counts();
+        let mut batcher = Batcher::new(&mut generator, options(3, 64)).unwrap();
+        assert!(pool.counts().pages >= 3 * before.pages && pool.counts().used == before.used, "{name}");
+        let ids: Vec<_> = cases
+            .iter()
+            .map(|case| batcher.add(Prompt::Tokens(&case.prompt_tokens), exactly(20), quiet).unwrap())
+            .collect();
+        let made = all(&mut batcher);
+        for (id, case) in ids.iter().zip(&cases) {
+            assert_eq!(made[id].tokens, case.tokens[..20], "{name}");
+        }
+        drop(batcher);
+        assert_eq!(generator.pages().unwrap().counts(), pool.counts());
+        let longer: Vec<u32> = cases[0].prompt_tokens.iter().chain(&cases[0].tokens[..8]).copied().collect();
+        let made = go_on(&mut other, &longer, &GenerateOptions { reuse: true, ..exactly(4) });
+        assert_eq!(
+            (made.reused_tokens, &made.tokens[..]),
+            (longer.len() - 1, &cases[0].tokens[8..12]),
+            "{name}"
+        );
+        // The rule of the application is asked still.
+        let count = || asked.load(std::sync::atomic::Ordering::Relaxed);
+        for first in 3..60 {
+            if count() == 0 {
+                go_on(&mut generator, &[first; 90], &exactly(1));
+            }
+        }
+        assert!(count() > 0 && pool.counts().evicted > 0, "{name}");
+    }
+}
+
+/// A copy of `paged` with a tensor, which nothing reads, in a file of its own.
+fn with_data(byte: u8) -> tempfile::TempDir {
+    let dir = copy("paged");
+    let entry =
+        |key: &str, value: &str| field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());
+    let (place, count) = (entry("location", "weights/w.data"), 100_000);
+    let tensor = [int(1, count), int(2, 1), field(8, b"spare"), place, int(14, 1)].concat();
+    let path = dir.path().join("model.onnx");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes.extend(field(7, &field(5, &tensor)));
+    std::fs::write(&path, bytes).unwrap();
+    std::fs::create_dir(dir.path().join("weights")).unwrap();
+    std::fs::write(dir.path().join("weights/w.data"), vec![byte; 4 * count as usize]).unwrap();
+    dir
+}
+
+/// Equal graphs beside which lie other weights.
+#[test]
+fn models_whose_weights_are_in_other_files_are_told_apart() {
+    let (one, same, other) = (with_data(1), with_data(1), with_data(2));
+    let file = one.path().join("chat");
+    let mut generator = open(one.path(), &cpu(), None).unwrap();
+    go_on(&mut generator, &[7; 8], &exactly(4));
+    generator.save(&file).unwrap();
+    assert_eq!(open(same.path(), &cpu(), None).unwrap().restore(&file).unwrap(), 11);
+    let e = open(other.path(), &cpu(), None).unwrap().restore(&file).unwrap_err();
+    assert!(matches!(e, GenerateError::Conversation { .. }), "{e}");
+    let pool = generator.pages().unwrap();
+    let folder = ModelFolder::open(other.path()).unwrap();
+    let session = Session::builder().model(folder.graph()).context(cpu()).build().unwrap();
+    let e = Generator::with_pages(folder, session, None, pool).unwrap_err();
+    assert!(matches!(e, GenerateError::Pages(_)), "{e}");
 }
 
 struct KeepAll;

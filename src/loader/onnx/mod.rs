@@ -6,6 +6,7 @@
 mod attribute;
 mod collected;
 mod composed;
+pub(super) mod external;
 mod graph;
 mod legacy;
 mod packed;
@@ -65,8 +66,8 @@ pub fn load_onnx(path: &Path) -> Result<Graph, LoadError> {
     load_onnx_with(path, (None, None, None))
 }
 
-/// As [`load_onnx`]; with wishes as in [`super::LoadOptions`].
-pub(super) fn load_onnx_with(path: &Path, wishes: Wishes<'_>) -> Result<Graph, LoadError> {
+/// Folders in which the model `path` may have external data.
+fn roots_of(path: &Path) -> Vec<PathBuf> {
     let folder = |p: &Path| match p.parent() {
         Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
         Some(parent) => parent.to_owned(),
@@ -75,6 +76,12 @@ pub(super) fn load_onnx_with(path: &Path, wishes: Wishes<'_>) -> Result<Graph, L
     // The path may be a link into a store of files, with the data next to the file it leads to.
     let mut roots = vec![folder(path)];
     roots.extend(path.canonicalize().ok().map(|real| folder(&real)));
+    roots
+}
+
+/// As [`load_onnx`]; with wishes as in [`super::LoadOptions`].
+pub(super) fn load_onnx_with(path: &Path, wishes: Wishes<'_>) -> Result<Graph, LoadError> {
+    let roots = roots_of(path);
     let source = Source::open(path)?;
     if let (.., Some(used)) = wishes {
         used.note(path.to_owned(), source.identity());

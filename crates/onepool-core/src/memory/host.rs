@@ -42,7 +42,7 @@ struct Pages {
     fork_safe: bool,
     // Closed after the pages are unmapped.
     file: Option<MemoryFile>,
-    // Whether they are pages of another file's, of which writes make copies, and whether there were any.
+    // Whether they are pages of another file's, of which writes make copies, and whether there may be any.
     mapped: bool,
     written: bool,
 }
@@ -235,6 +235,7 @@ impl HostRegion {
         }
         let inside = (offset % page as u64) as usize;
         let mapped = (len.checked_add(inside).and_then(|mapped| mapped.checked_next_multiple_of(page)))
+            .filter(|mapped| *mapped <= isize::MAX as usize)
             .ok_or(HostError::TooLarge { bytes })?;
         let mapping = Mapping::of_file(file, offset - inside as u64, mapped)
             .map_err(|source| HostError::OutOfMemory { bytes, source })?;
@@ -250,7 +251,7 @@ impl HostRegion {
     }
 
     /// Lets go of pages of a file until they are read again; the system's cache may keep them. Nothing happens where the
-    /// region was lent for writing, or is not mapped.
+    /// region was lent for writing or shared, or is not mapped.
     pub fn release_mapped(&self) {
         if let Some(mapping) =
             self.pages.mapping.as_ref().filter(|_| self.pages.mapped && !self.pages.written)
@@ -455,7 +456,9 @@ impl HostRegion {
 
     /// Opens the region to devices: from here on its bytes are reached through guards and leases.
     pub fn into_shared(self) -> Arc<SharedRegion> {
-        Arc::new(SharedRegion { pages: self.pages, occupancy: Occupancy::default() })
+        // Who writes a shared region is not noted.
+        let pages = Pages { written: true, ..self.pages };
+        Arc::new(SharedRegion { pages, occupancy: Occupancy::default() })
     }
 }
 

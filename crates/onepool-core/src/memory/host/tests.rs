@@ -211,3 +211,25 @@ fn regions_in_larger_units_begin_and_end_with_them() {
     }
     assert!(HostRegion::in_units(16, 12_345).is_err() && HostRegion::in_units(usize::MAX, 65_536).is_err());
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_was_written_to_a_mapped_region_stays_when_its_pages_are_let_go() {
+    let mut file = tempfile::tempfile().unwrap();
+    let data = pattern(3 * os::page_size());
+    file.write_all(&data).unwrap();
+    let map = || HostRegion::map_file(&file, 0, data.len() as u64, Unchanging(())).unwrap();
+    let read = map();
+    assert_eq!(read.as_slice(), data);
+    read.release_mapped();
+    assert_eq!(read.as_slice(), data);
+    let shared = read.into_shared();
+    shared.write().unwrap()[5] = !data[5];
+    let owned = shared.into_owned().unwrap();
+    owned.release_mapped();
+    assert_eq!(owned.as_slice()[5], !data[5]);
+    let mut own = map();
+    own.as_mut_slice()[5] = !data[5];
+    own.release_mapped();
+    assert_eq!((own.as_slice()[5], &own.as_slice()[6..]), (!data[5], &data[6..]));
+}

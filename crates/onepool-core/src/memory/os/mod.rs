@@ -34,7 +34,7 @@ use super::range::ByteRange;
 
 pub use dma_bufs::{DmaBufSystem, Turn};
 pub use system::{Descriptor, Mapping};
-pub use system::{FIXES, file_number, open_direct, read_at};
+pub use system::{FIXES, file_changed, file_number, open_direct, read_at};
 
 /// What address, offset and length are multiples of in a read past the cache of files: satisfies every common file
 /// system.

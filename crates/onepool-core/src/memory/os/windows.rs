@@ -17,8 +17,9 @@ use windows_sys::Win32::Foundation::{
     ERROR_INVALID_PARAMETER, GENERIC_READ, GetLastError, INVALID_HANDLE_VALUE,
 };
 use windows_sys::Win32::Storage::FileSystem::{
-    FILE_FLAG_NO_BUFFERING, FILE_ID_INFO, FILE_SHARE_DELETE, FILE_SHARE_READ, FILE_SHARE_WRITE,
-    FILE_STORAGE_INFO, FileIdInfo, FileStorageInfo, GetFileInformationByHandleEx, ReOpenFile,
+    FILE_BASIC_INFO, FILE_FLAG_NO_BUFFERING, FILE_ID_INFO, FILE_SHARE_DELETE, FILE_SHARE_READ,
+    FILE_SHARE_WRITE, FILE_STORAGE_INFO, FileBasicInfo, FileIdInfo, FileStorageInfo,
+    GetFileInformationByHandleEx, ReOpenFile,
 };
 use windows_sys::Win32::System::JobObjects::{
     JOB_OBJECT_LIMIT_JOB_MEMORY, JOB_OBJECT_LIMIT_PROCESS_MEMORY, JOBOBJECT_EXTENDED_LIMIT_INFORMATION,
@@ -263,11 +264,28 @@ pub fn open_direct(file: &File) -> Option<File> {
 pub fn file_number(file: &File) -> Option<(u64, u128)> {
     let mut info = FILE_ID_INFO::default();
     let bytes = size_of_val(&info) as u32;
-    // SAFETY: the handle is open as long as `file` is borrowed; the structure is of the class and as long as is said.
+    // SAFETY: the handle is open as long as `file` is borrowed; the structure is of the class and as long as
+    // is said.
     let is_known = unsafe {
         GetFileInformationByHandleEx(file.as_raw_handle(), FileIdInfo, (&raw mut info).cast(), bytes) != 0
     };
     is_known.then(|| (info.VolumeSerialNumber, u128::from_le_bytes(info.FileId.Identifier)))
+}
+
+/// When anything of a file changed, in seconds since 1970 and nanoseconds.
+pub fn file_changed(file: &File) -> Option<(i64, i64)> {
+    // From 1601 to 1970.
+    const EPOCH_SECONDS: i64 = 11_644_473_600;
+    const TICKS: i64 = 10_000_000;
+    let mut info = FILE_BASIC_INFO::default();
+    let bytes = size_of_val(&info) as u32;
+    // SAFETY: the handle is open as long as `file` is borrowed; the structure is of the class and as long as
+    // is said.
+    let is_known = unsafe {
+        GetFileInformationByHandleEx(file.as_raw_handle(), FileBasicInfo, (&raw mut info).cast(), bytes) != 0
+    };
+    let (seconds, ticks) = (info.ChangeTime.div_euclid(TICKS), info.ChangeTime.rem_euclid(TICKS));
+    is_known.then_some((seconds - EPOCH_SECONDS, 100 * ticks))
 }
 
 /// Reads at an offset; may be short. The offset goes with the call, so calls on one file do not disturb each other.
