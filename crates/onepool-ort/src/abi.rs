@@ -23,7 +23,8 @@ macro_rules! opaque {
 opaque! {
     OrtStatus OrtLogger OrtGraph OrtNode OrtValue OrtValueInfo OrtTypeInfo OrtTensorTypeAndShapeInfo
     OrtSequenceTypeInfo OrtOpAttr OrtExternalInitializerInfo OrtKernelContext OrtSessionOptions OrtKeyValuePairs
-    OrtHardwareDevice OrtEpDevice OrtEpGraphSupportInfo OrtNodeComputeContext
+    OrtHardwareDevice OrtEpDevice OrtEpGraphSupportInfo OrtNodeComputeContext OrtMemoryInfo OrtSyncStream
+    OrtExternalSemaphoreDescriptor OrtExternalSemaphoreHandle OrtProfilingEvent OrtProfilingEventsContainer
 }
 
 /// What the functions of a library return; null where they succeeded.
@@ -33,6 +34,8 @@ pub type StatusPtr = *mut OrtStatus;
 pub const FAIL: u32 = 1;
 /// `ORT_INVALID_ARGUMENT`.
 pub const INVALID_ARGUMENT: u32 = 2;
+/// `ORT_NOT_IMPLEMENTED`.
+pub const NOT_IMPLEMENTED: u32 = 9;
 /// `ORT_INVALID_GRAPH`.
 pub const INVALID_GRAPH: u32 = 10;
 /// `ORT_EP_FAIL`.
@@ -47,6 +50,15 @@ pub type PathChar = u16;
 
 /// `ORT_LOGGING_LEVEL_INFO`.
 pub const LOG_INFO: c_int = 1;
+
+/// `ORT_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION`, of 1.30 and newer.
+pub const HOST_ALLOCATION: u32 = 4;
+/// `OrtProfilingEventCategory_KERNEL`.
+pub const KERNEL_EVENT: u32 = 2;
+/// `OrtDeviceAllocator`.
+pub const DEVICE_ALLOCATOR: c_int = 0;
+/// `OrtMemTypeDefault`.
+pub const DEFAULT_MEMORY: c_int = 0;
 
 /// Values of `ONNXType`.
 pub mod onnx_type {
@@ -114,6 +126,7 @@ table! {
         0 CreateStatus(code: u32, message: *const c_char) -> StatusPtr;
         1 GetErrorCode(status: *const OrtStatus) -> u32;
         2 GetErrorMessage(status: *const OrtStatus) -> *const c_char;
+        49 CreateTensorWithDataAsOrtValue(info: *const OrtMemoryInfo, data: *mut c_void, bytes: usize, dims: *const i64, rank: usize, element: u32, out: *mut *mut OrtValue) -> StatusPtr;
         51 GetTensorMutableData(value: *mut OrtValue, out: *mut *mut c_void) -> StatusPtr;
         55 CastTypeInfoToTensorInfo(info: *const OrtTypeInfo, out: *mut *const OrtTensorTypeAndShapeInfo) -> StatusPtr;
         56 GetOnnxTypeFromTypeInfo(info: *const OrtTypeInfo, out: *mut u32) -> StatusPtr;
@@ -122,11 +135,13 @@ table! {
         62 GetDimensions(info: *const OrtTensorTypeAndShapeInfo, dims: *mut i64, rank: usize) -> StatusPtr;
         63 GetSymbolicDimensions(info: *const OrtTensorTypeAndShapeInfo, names: *mut *const c_char, rank: usize) -> StatusPtr;
         65 GetTensorTypeAndShape(value: *const OrtValue, out: *mut *mut OrtTensorTypeAndShapeInfo) -> StatusPtr;
+        69 CreateCpuMemoryInfo(allocator: c_int, memory: c_int, out: *mut *mut OrtMemoryInfo) -> StatusPtr;
         88 KernelContext_GetInputCount(context: *const OrtKernelContext, out: *mut usize) -> StatusPtr;
         89 KernelContext_GetOutputCount(context: *const OrtKernelContext, out: *mut usize) -> StatusPtr;
         90 KernelContext_GetInput(context: *const OrtKernelContext, index: usize, out: *mut *const OrtValue) -> StatusPtr;
         91 KernelContext_GetOutput(context: *mut OrtKernelContext, index: usize, dims: *const i64, rank: usize, out: *mut *mut OrtValue) -> StatusPtr;
         93 ReleaseStatus(status: *mut OrtStatus);
+        94 ReleaseMemoryInfo(info: *mut OrtMemoryInfo);
         96 ReleaseValue(value: *mut OrtValue);
         98 ReleaseTypeInfo(info: *mut OrtTypeInfo);
         99 ReleaseTensorTypeAndShapeInfo(info: *mut OrtTensorTypeAndShapeInfo);
@@ -194,6 +209,9 @@ table! {
     OrtEpApi {
         0 CreateEpDevice(factory: *mut OrtEpFactory, device: *const OrtHardwareDevice, metadata: *const OrtKeyValuePairs, options: *const OrtKeyValuePairs, out: *mut *mut OrtEpDevice) -> StatusPtr;
         2 EpGraphSupportInfo_AddNodesToFuse(info: *mut OrtEpGraphSupportInfo, nodes: *const *const OrtNode, count: usize, options: *const OrtNodeFusionOptions) -> StatusPtr;
+        65 CreateProfilingEvent(category: u32, process: i32, thread: i32, name: *const c_char, at_us: i64, took_us: i64, keys: *const *const c_char, values: *const *const c_char, count: usize, out: *mut *mut OrtProfilingEvent) -> StatusPtr;
+        66 ReleaseProfilingEvent(event: *mut OrtProfilingEvent);
+        72 ProfilingEventsContainer_AddEvents(container: *mut OrtProfilingEventsContainer, events: *const *const OrtProfilingEvent, count: usize) -> StatusPtr;
     }
 }
 
@@ -263,7 +281,11 @@ pub struct OrtEpFactory {
     pub IsStreamAware: extern "system" fn(this: *const OrtEpFactory) -> bool,
     pub CreateSyncStreamForDevice: Absent,
     pub GetHardwareDeviceIncompatibilityDetails: Absent,
-    pub CreateExternalResourceImporterForDevice: Absent,
+    pub CreateExternalResourceImporterForDevice: unsafe extern "system" fn(
+        this: *mut OrtEpFactory,
+        device: *const OrtEpDevice,
+        out: *mut *mut OrtExternalResourceImporterImpl,
+    ) -> StatusPtr,
     pub GetNumCustomOpDomains: Absent,
     pub GetCustomOpDomains: Absent,
     pub InitGraphicsInterop: Absent,
@@ -303,7 +325,8 @@ pub struct OrtEp {
     pub GetKernelRegistry: Absent,
     pub IsConcurrentRunSupported: Absent,
     pub Sync: Absent,
-    pub CreateProfiler: Absent,
+    pub CreateProfiler:
+        Option<unsafe extern "system" fn(this: *mut OrtEp, out: *mut *mut OrtEpProfilerImpl) -> StatusPtr>,
     pub IsGraphCaptureEnabled: Absent,
     pub IsGraphCaptured: Absent,
     pub ReplayGraph: Absent,
@@ -330,4 +353,100 @@ pub struct OrtNodeComputeInfo {
         context: *mut OrtKernelContext,
     ) -> StatusPtr,
     pub ReleaseState: unsafe extern "system" fn(this: *mut OrtNodeComputeInfo, state: *mut c_void),
+}
+
+/// `OrtExternalMemoryDescriptor`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct OrtExternalMemoryDescriptor {
+    pub version: u32,
+    pub handle_type: u32,
+    pub native_handle: *mut c_void,
+    pub size_bytes: usize,
+    pub offset_bytes: usize,
+}
+
+/// `OrtExternalTensorDescriptor`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct OrtExternalTensorDescriptor {
+    pub version: u32,
+    pub element_type: u32,
+    pub shape: *const i64,
+    pub rank: usize,
+    pub offset_bytes: usize,
+}
+
+/// `OrtExternalMemoryHandle`, which a provider's own begin with.
+#[repr(C)]
+#[derive(Debug)]
+pub struct OrtExternalMemoryHandle {
+    pub version: u32,
+    pub ep_device: *const OrtEpDevice,
+    pub descriptor: OrtExternalMemoryDescriptor,
+    pub Release: unsafe extern "system" fn(handle: *mut OrtExternalMemoryHandle),
+}
+
+/// `OrtExternalResourceImporterImpl`, as of version 28.
+#[repr(C)]
+#[derive(Debug)]
+pub struct OrtExternalResourceImporterImpl {
+    pub ort_version_supported: u32,
+    pub CanImportMemory:
+        unsafe extern "system" fn(this: *const OrtExternalResourceImporterImpl, handle_type: u32) -> bool,
+    pub ImportMemory: unsafe extern "system" fn(
+        this: *mut OrtExternalResourceImporterImpl,
+        descriptor: *const OrtExternalMemoryDescriptor,
+        out: *mut *mut OrtExternalMemoryHandle,
+    ) -> StatusPtr,
+    pub ReleaseMemory: unsafe extern "system" fn(
+        this: *mut OrtExternalResourceImporterImpl,
+        handle: *mut OrtExternalMemoryHandle,
+    ),
+    pub CreateTensorFromMemory: unsafe extern "system" fn(
+        this: *mut OrtExternalResourceImporterImpl,
+        handle: *const OrtExternalMemoryHandle,
+        descriptor: *const OrtExternalTensorDescriptor,
+        out: *mut *mut OrtValue,
+    ) -> StatusPtr,
+    pub CanImportSemaphore:
+        unsafe extern "system" fn(this: *const OrtExternalResourceImporterImpl, kind: u32) -> bool,
+    pub ImportSemaphore: unsafe extern "system" fn(
+        this: *mut OrtExternalResourceImporterImpl,
+        descriptor: *const OrtExternalSemaphoreDescriptor,
+        out: *mut *mut OrtExternalSemaphoreHandle,
+    ) -> StatusPtr,
+    pub ReleaseSemaphore: unsafe extern "system" fn(
+        this: *mut OrtExternalResourceImporterImpl,
+        handle: *mut OrtExternalSemaphoreHandle,
+    ),
+    pub WaitSemaphore: unsafe extern "system" fn(
+        this: *mut OrtExternalResourceImporterImpl,
+        handle: *mut OrtExternalSemaphoreHandle,
+        stream: *mut OrtSyncStream,
+        value: u64,
+    ) -> StatusPtr,
+    pub SignalSemaphore: unsafe extern "system" fn(
+        this: *mut OrtExternalResourceImporterImpl,
+        handle: *mut OrtExternalSemaphoreHandle,
+        stream: *mut OrtSyncStream,
+        value: u64,
+    ) -> StatusPtr,
+    pub Release: unsafe extern "system" fn(this: *mut OrtExternalResourceImporterImpl),
+}
+
+/// `OrtEpProfilerImpl`, as of version 28.
+#[repr(C)]
+#[derive(Debug)]
+pub struct OrtEpProfilerImpl {
+    pub ort_version_supported: u32,
+    pub Release: unsafe extern "system" fn(this: *mut OrtEpProfilerImpl),
+    pub StartProfiling:
+        unsafe extern "system" fn(this: *mut OrtEpProfilerImpl, since_start_ns: i64) -> StatusPtr,
+    pub StartEvent: Absent,
+    pub StopEvent: Absent,
+    pub EndProfiling: unsafe extern "system" fn(
+        this: *mut OrtEpProfilerImpl,
+        container: *mut OrtProfilingEventsContainer,
+    ) -> StatusPtr,
 }

@@ -15,16 +15,17 @@ use onepool::session::{ParamStore, RunOptions};
 use onepool::{Graph as Loaded, Session};
 
 use crate::abi::{
-    OrtEp, OrtEpGraphSupportInfo, OrtGraph, OrtKernelContext, OrtLogger, OrtNode, OrtNodeComputeContext,
-    OrtNodeComputeInfo, OrtNodeFusionOptions, StatusPtr, attr_type,
+    OrtEp, OrtEpGraphSupportInfo, OrtEpProfilerImpl, OrtGraph, OrtKernelContext, OrtLogger, OrtNode,
+    OrtNodeComputeContext, OrtNodeComputeInfo, OrtNodeFusionOptions, StatusPtr, attr_type,
 };
 use crate::claim::{Target, claim};
 use crate::context;
 use crate::failure::{Failure, caught};
-use crate::host::{Graph, Host, Kernel, Log, Node, ValueType, c_text};
+use crate::host::{Graph, Host, Kernel, Log, Node, ValueType, c_text, status};
 use crate::model::{Weights, Writer};
 use crate::options::{ContextModel, EP_NAME, Options};
 use crate::part::{Part, Port};
+use crate::profile::{self, Profile};
 use crate::{stats, types};
 use onepool_core::sync::lock;
 
@@ -38,6 +39,7 @@ pub(crate) struct Ep {
     options: Options,
     target: Target,
     params: Arc<ParamStore>,
+    profile: Arc<Profile>,
 }
 
 /// A compiled part. onnxruntime sees its first field.
@@ -121,7 +123,7 @@ impl Ep {
             GetKernelRegistry: None,
             IsConcurrentRunSupported: None,
             Sync: None,
-            CreateProfiler: None,
+            CreateProfiler: (host.version >= 25).then_some(create_profiler),
             IsGraphCaptureEnabled: None,
             IsGraphCaptured: None,
             ReplayGraph: None,
@@ -132,7 +134,8 @@ impl Ep {
             ReleaseCapturedGraph: None,
         };
         let target = Target { devices, options: plan, captures: host.version >= 28 };
-        Ok(Box::new(Ep { table, host, logger, options, target, params: Arc::default() }))
+        let profile = Arc::default();
+        Ok(Box::new(Ep { table, host, logger, options, target, params: Arc::default(), profile }))
     }
 
     fn log(&self) -> Log<'_> {
@@ -206,7 +209,8 @@ impl Ep {
         for info in session.devices() {
             self.log().info(|| format!("onepool runs {} on {}", fused.name().unwrap_or_default(), info.name));
         }
-        let part = Part::new(session, ports, run, &self.options);
+        let (contexts, profile) = (self.target.devices.clone(), Arc::clone(&self.profile));
+        let part = Part::new(fused.name()?, session, contexts, ports, run, &self.options, profile);
         let table = OrtNodeComputeInfo {
             ort_version_supported: self.host.version,
             CreateState: create_state,
@@ -314,18 +318,6 @@ fn ports(values: &[Option<crate::host::Value<'_>>]) -> Result<Vec<Port>, Failure
     values.iter().map(port).collect()
 }
 
-/// Does `work`, and makes a status of what goes wrong.
-pub(crate) fn status(host: Host, work: impl FnOnce() -> Result<(), Failure>) -> StatusPtr {
-    match caught(work) {
-        Ok(()) => null_mut(),
-        Err(failure) => {
-            let message = c_text(&format!("onepool: {}", failure.message));
-            // SAFETY: the text ends with a zero; it is copied.
-            unsafe { host.api.CreateStatus(failure.code, message.as_ptr()) }
-        }
-    }
-}
-
 extern "system" fn name(_: *const OrtEp) -> *const c_char {
     EP_NAME.as_ptr()
 }
@@ -340,6 +332,18 @@ unsafe extern "system" fn capability(
     let ep = unsafe { &*this.cast::<Ep>() };
     // SAFETY: the graph is onnxruntime's for this call.
     status(ep.host, || ep.capability(&unsafe { Graph::new(ep.host, graph) }, info))
+}
+
+// SAFETY: onnxruntime calls it with what its header says.
+unsafe extern "system" fn create_profiler(this: *mut OrtEp, out: *mut *mut OrtEpProfilerImpl) -> StatusPtr {
+    // SAFETY: as in `capability`.
+    let ep = unsafe { &*this.cast::<Ep>() };
+    status(ep.host, || {
+        let profiler = profile::profiler(ep.host, &ep.profile);
+        // SAFETY: onnxruntime's place for the result.
+        unsafe { *out = profiler };
+        Ok(())
+    })
 }
 
 // SAFETY: onnxruntime calls it with what its header says.

@@ -15,7 +15,7 @@ use crate::abi::{
     OrtLogger, OrtModelEditorApi, OrtNode, OrtOpAttr, OrtSessionOptions, OrtTensorTypeAndShapeInfo,
     OrtTypeInfo, OrtValue, OrtValueInfo, PathChar, StatusPtr, attr_type, onnx_type,
 };
-use crate::failure::Failure;
+use crate::failure::{Failure, caught};
 
 /// The most elements of a list that onnxruntime may give.
 const MOST: usize = 1 << 24;
@@ -81,6 +81,18 @@ unsafe fn path(path: *const PathChar) -> PathBuf {
 
 pub(crate) fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default()
+}
+
+/// Does `work`, and makes a status of what goes wrong.
+pub(crate) fn status(host: Host, work: impl FnOnce() -> Result<(), Failure>) -> StatusPtr {
+    match caught(work) {
+        Ok(()) => null_mut(),
+        Err(failure) => {
+            let message = c_text(&format!("onepool: {}", failure.message));
+            // SAFETY: the text ends with a zero; it is copied.
+            unsafe { host.api.CreateStatus(failure.code, message.as_ptr()) }
+        }
+    }
 }
 
 /// Element type and sizes of a value as the graph declares them.

@@ -11,6 +11,8 @@
 //! | `claim` | which nodes are taken |
 //! | `part` | runs |
 //! | `context` | models of `EPContext` nodes |
+//! | `external` | memory of the application that stays imported |
+//! | `profile` | events of onnxruntime's profile |
 //! | `ep` | the provider of one session |
 
 #![allow(unsafe_code, reason = "onnxruntime calls exported functions, with pointers")]
@@ -19,11 +21,13 @@ pub mod abi;
 mod claim;
 mod context;
 mod ep;
+mod external;
 mod failure;
 mod host;
 mod model;
 mod options;
 mod part;
+mod profile;
 pub mod stats;
 mod types;
 mod wire;
@@ -32,12 +36,12 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 
 use abi::{
-    OrtApi, OrtApiBase, OrtEp, OrtEpApi, OrtEpDevice, OrtEpFactory, OrtHardwareDevice, OrtKeyValuePairs,
-    OrtLogger, OrtModelEditorApi, OrtSessionOptions, StatusPtr,
+    OrtApi, OrtApiBase, OrtEp, OrtEpApi, OrtEpDevice, OrtEpFactory, OrtExternalResourceImporterImpl,
+    OrtHardwareDevice, OrtKeyValuePairs, OrtLogger, OrtModelEditorApi, OrtSessionOptions, StatusPtr,
 };
-use ep::{Ep, status};
+use ep::Ep;
 use failure::Failure;
-use host::Host;
+use host::{Host, status};
 use options::{EP_NAME, Options};
 use stats::OnepoolOrtStats;
 
@@ -115,7 +119,7 @@ pub unsafe extern "system" fn CreateEpFactories(
         IsStreamAware: is_stream_aware,
         CreateSyncStreamForDevice: None,
         GetHardwareDeviceIncompatibilityDetails: None,
-        CreateExternalResourceImporterForDevice: None,
+        CreateExternalResourceImporterForDevice: create_importer,
         GetNumCustomOpDomains: None,
         GetCustomOpDomains: None,
         InitGraphicsInterop: None,
@@ -140,6 +144,7 @@ pub unsafe extern "system" fn ReleaseEpFactory(factory: *mut OrtEpFactory) -> St
         // SAFETY: the caller's promise.
         drop(unsafe { Box::from_raw(factory.cast::<Factory>()) });
         drop(failure::caught(|| {
+            external::release_all();
             ep::close_devices();
             Ok(())
         }));
@@ -202,6 +207,24 @@ unsafe extern "system" fn no_data_transfer(_: *mut OrtEpFactory, out: *mut *mut 
     // SAFETY: onnxruntime's place for the result.
     unsafe { *out = null_mut() };
     null_mut()
+}
+
+// SAFETY: onnxruntime calls it with what its header says.
+unsafe extern "system" fn create_importer(
+    this: *mut OrtEpFactory,
+    device: *const OrtEpDevice,
+    out: *mut *mut OrtExternalResourceImporterImpl,
+) -> StatusPtr {
+    // SAFETY: as in `supported_devices`.
+    let host = unsafe { (*this.cast::<Factory>()).host };
+    status(host, || {
+        if out.is_null() {
+            return Err(Failure::argument("an importer without a place for it"));
+        }
+        // SAFETY: onnxruntime's place for the result.
+        unsafe { *out = external::importer(host, device) };
+        Ok(())
+    })
 }
 
 /// The provider belongs to the CPU, which is always there: memory of its tensors is the host's, and which devices compute

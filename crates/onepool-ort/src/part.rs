@@ -3,22 +3,25 @@
 //! A run takes a binding that is idle, for the shapes at hand, and gives it the addresses of this run. Where devices work on
 //! pointers, bindings are kept with the memory that they saw last. Other devices import pages, and an address alone does
 //! not tell whether the same pages are there: their bindings end with the run unless the caller promises so
-//! (`keep_imports`).
+//! (`keep_imports`), or has handles of the memory (`external`).
 
 #![allow(unsafe_code, reason = "memory of onnxruntime's is lent to the session")]
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
 
-use onepool::device::Lent;
+use onepool::device::{Context, Lent};
 use onepool::memory::import::ReadWrite;
 use onepool::session::{Binding, Error, Memory, RunOptions, SessionError};
 use onepool::{DType, Session, Shape};
 
+use crate::external::{self, At, Holder};
 use crate::failure::Failure;
 use crate::host::{Kernel, Place};
 use crate::options::Options;
+use crate::profile::{Profile, Ran};
 use crate::stats::{self, Moved};
 use crate::types;
 use onepool_core::sync::lock;
@@ -36,21 +39,36 @@ pub(crate) struct Port {
 /// A compiled part.
 #[derive(Debug)]
 pub(crate) struct Part {
+    /// The node that stands for it.
+    name: String,
     session: Session,
+    contexts: Vec<Context>,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     run: RunOptions,
-    /// Whether bindings outlive their run.
+    /// Whether bindings outlive their run wherever memory lies.
     kept: bool,
     strict: bool,
-    idle: Mutex<HashMap<Shapes, Vec<Bound>>>,
+    idle: Arc<Idle>,
+    profile: Arc<Profile>,
+}
+
+/// Bindings that no run uses, by the shapes of their inputs.
+#[derive(Debug, Default)]
+struct Idle(Mutex<HashMap<Shapes, Vec<Bound>>>);
+
+impl Holder for Idle {
+    fn forget(&self, id: u64) {
+        let mut gone = Vec::new();
+        for all in lock(&self.0).values_mut() {
+            gone.extend(all.extract_if(.., |bound| bound.regions.contains(&id)));
+        }
+        drop(gone);
+    }
 }
 
 /// Shapes of all inputs.
 type Shapes = Vec<Vec<i64>>;
-
-/// Where a tensor lies: address and length.
-type At = (usize, usize);
 
 /// A binding to memory of onnxruntime's.
 #[derive(Debug)]
@@ -60,18 +78,33 @@ struct Bound {
     dims: Option<Vec<Vec<i64>>>,
     inputs: Vec<At>,
     outputs: Vec<At>,
+    /// Imported allocations that hold some of it.
+    regions: Vec<u64>,
+    /// Whether they hold all that devices import.
+    held: bool,
     moved: Moved,
     /// Outputs would overwrite what is still read, so the session has memory for them.
     apart: bool,
 }
 
 impl Part {
-    pub(crate) fn new(session: Session, ports: [Vec<Port>; 2], run: RunOptions, options: &Options) -> Self {
+    pub(crate) fn new(
+        name: String,
+        session: Session,
+        contexts: Vec<Context>,
+        ports: [Vec<Port>; 2],
+        run: RunOptions,
+        options: &Options,
+        profile: Arc<Profile>,
+    ) -> Self {
         let on_pointers =
             session.devices().all(|info| info.import.as_ref().is_some_and(|rules| rules.alignment <= 1));
         let [inputs, outputs] = ports;
-        let kept = on_pointers || options.keep_imports;
-        Part { session, inputs, outputs, run, kept, strict: options.strict, idle: Mutex::default() }
+        let (kept, strict) = (on_pointers || options.keep_imports, options.strict);
+        let idle = Arc::new(Idle::default());
+        let held: Weak<Idle> = Arc::downgrade(&idle);
+        external::watch(held);
+        Part { name, session, contexts, inputs, outputs, run, kept, strict, idle, profile }
     }
 
     /// Runs on the memory of a kernel's context.
@@ -91,6 +124,7 @@ impl Part {
                 return Err(Failure::argument(format!("{name:?} has type {got}, not {}", port.element)));
             }
         }
+        let begun = self.profile.is_on().then(Instant::now);
         let shapes: Shapes = places.iter().map(|place| place.dims.clone()).collect();
         let idle = self.lock().get_mut(&shapes).and_then(Vec::pop);
         let mut bound = match idle {
@@ -103,18 +137,45 @@ impl Part {
             self.hand_out(&bound.binding, kernel, &mut moved)?;
         }
         stats::ran(moved);
-        if self.kept && !bound.apart {
+        if let Some(begun) = begun {
+            self.profile.ran(Ran::new(&self.name, begun, &self.session, &bound.binding));
+        }
+        if (self.kept || bound.held) && !bound.apart {
             self.keep(shapes, bound);
         }
         Ok(())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Shapes, Vec<Bound>>> {
-        lock(&self.idle)
+        lock(&self.idle.0)
+    }
+
+    /// Has the devices import the allocations that hold these places, as a whole.
+    fn hold<'a>(&self, places: impl IntoIterator<Item = &'a At>, kernel: &Kernel) -> Vec<u64> {
+        let (regions, _) = external::holding(places);
+        for why in external::hold(&regions, &self.contexts) {
+            kernel.log(|| format!("onepool: an imported allocation is imported anew for each run on {why}"));
+        }
+        regions
+    }
+
+    /// Whether all memory that devices import lies in imported allocations.
+    fn held(&self, binding: &Binding<'static>, inputs: &[At], outputs: &[At]) -> bool {
+        let imported = |port: &Port| {
+            let mut verdicts = binding.verdicts();
+            verdicts.any(|verdict| verdict.tensor == port.name && verdict.path.imports())
+        };
+        let ports = self.inputs.iter().zip(inputs).chain(self.outputs.iter().zip(outputs));
+        let places: Vec<&At> = ports.filter(|(port, _)| imported(port)).map(|(_, at)| at).collect();
+        !places.is_empty() && external::holding(places).1
     }
 
     fn keep(&self, shapes: Shapes, bound: Bound) {
         let mut idle = self.lock();
+        // A handle that is released from here on finds the binding.
+        if !external::live(&bound.regions) {
+            return;
+        }
         if idle.len() >= MOST_SHAPES && !idle.contains_key(&shapes) {
             let other = idle.keys().next().cloned();
             let dropped = other.and_then(|other| idle.remove(&other));
@@ -152,6 +213,7 @@ impl Part {
             }
             dims = Some(sizes);
         }
+        let regions = self.hold(inputs.iter().chain(&outputs), kernel);
         let binding = match builder.build() {
             Err(Error::Session(SessionError::Overlap { .. })) if !self.strict && !apart => {
                 return self.bind(places, kernel, true);
@@ -159,11 +221,11 @@ impl Part {
             built => built?,
         };
         stats::bound();
-        let moved = moved(&binding);
+        let (moved, held) = (moved(&binding), self.held(&binding, &inputs, &outputs));
         for verdict in binding.verdicts() {
             kernel.log(|| format!("onepool: {verdict}"));
         }
-        Ok(Bound { binding, dims, inputs, outputs, moved, apart })
+        Ok(Bound { binding, dims, inputs, outputs, regions, held, moved, apart })
     }
 
     /// Gives a binding the addresses of this run; a new one where other inputs are one memory with outputs, which is part
@@ -181,6 +243,7 @@ impl Part {
             drop(bound);
             return self.bind(places, kernel, false);
         }
+        let regions = self.hold(inputs.iter().chain(&outputs), kernel);
         let changed = |now: &[At], before: &[At], i: usize| now[i] != before[i];
         let of_inputs = (self.inputs.iter().enumerate())
             .filter(|(i, _)| changed(&inputs, &bound.inputs, *i))
@@ -193,6 +256,7 @@ impl Part {
             result => result?,
         }
         bound.moved = moved(&bound.binding);
+        (bound.regions, bound.held) = (regions, self.held(&bound.binding, &inputs, &outputs));
         (bound.inputs, bound.outputs) = (inputs, outputs);
         Ok(bound)
     }

@@ -18,6 +18,8 @@ pub struct OnepoolOrtStats {
     pub parts: u64,
     /// Nodes in them.
     pub nodes: u64,
+    /// Bytes of imported allocations that devices have mapped now, once for each device.
+    pub bytes_held: u64,
 }
 
 static RUNS: AtomicU64 = AtomicU64::new(0);
@@ -26,6 +28,7 @@ static COPIED: AtomicU64 = AtomicU64::new(0);
 static BINDINGS: AtomicU64 = AtomicU64::new(0);
 static PARTS: AtomicU64 = AtomicU64::new(0);
 static NODES: AtomicU64 = AtomicU64::new(0);
+static HELD: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +52,14 @@ pub(crate) fn compiled(nodes: usize) {
     NODES.fetch_add(nodes as u64, Ordering::Relaxed);
 }
 
+pub(crate) fn holds(bytes: u64) {
+    HELD.fetch_add(bytes, Ordering::Relaxed);
+}
+
+pub(crate) fn let_go(bytes: u64) {
+    HELD.fetch_sub(bytes, Ordering::Relaxed);
+}
+
 pub(crate) fn read() -> OnepoolOrtStats {
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     OnepoolOrtStats {
@@ -58,5 +69,6 @@ pub(crate) fn read() -> OnepoolOrtStats {
         bindings: of(&BINDINGS),
         parts: of(&PARTS),
         nodes: of(&NODES),
+        bytes_held: of(&HELD),
     }
 }

@@ -18,7 +18,7 @@ class Stats(ctypes.Structure):
 
     _fields_ = [
         (name, ctypes.c_uint64)
-        for name in ("runs", "bytes_in_place", "bytes_copied", "bindings", "parts", "nodes")
+        for name in ("runs", "bytes_in_place", "bytes_copied", "bindings", "parts", "nodes", "bytes_held")
     ]
 
     def __sub__(self, before):

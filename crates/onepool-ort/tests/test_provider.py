@@ -1,5 +1,6 @@
 """The provider in an unmodified onnxruntime."""
 
+import json
 import pathlib
 import re
 import subprocess
@@ -14,8 +15,12 @@ from onnx import TensorProto as T
 from onnx import helper as h
 from onnx import numpy_helper
 
+import external
 import provider
 from provider import session, stats
+
+
+VERSION = tuple(map(int, ort.__version__.split(".")[:2]))
 
 
 def value(name, shape, kind=T.FLOAT):
@@ -208,7 +213,7 @@ def test_control_flow_is_taken_whole():
     branch = h.make_node("If", ["c"], ["y"], then_branch=body("Add"), else_branch=body("Sub"))
     made = model([branch], [value("c", [], T.BOOL), value("a", ["n"])], [value("y", ["n"])], [one])
     # Releases before 1.28 do not hand over what the branches alone read.
-    run = session(made, fallback=tuple(map(int, ort.__version__.split(".")[:2])) < (1, 28))
+    run = session(made, fallback=VERSION < (1, 28))
     a = np.arange(5, dtype=np.float32)
     for c in (True, False):
         assert np.array_equal(run.run(None, {"c": np.array(c), "a": a})[0], a + (1 if c else -1))
@@ -329,6 +334,37 @@ def test_verdicts_are_in_the_log():
     ).stderr
     assert "onepool takes 2 of 2 nodes in 1 parts" in said
     assert "a: used in place by the CPU, 1024 bytes" in said
+
+
+def test_verdicts_are_in_the_profile(tmp_path):
+    run = session(chain(), enable_profiling=True, profile_file_prefix=str(tmp_path / "p"))
+    for n in (4, 8):
+        run.run(None, {"a": np.zeros((n, 64), np.float32), "b": np.zeros((n, 64), np.float32)})
+    events = json.loads(pathlib.Path(run.end_profiling()).read_text())
+    own = [event for event in events if event["name"].endswith("_onepool_run")]
+    if VERSION < (1, 25):
+        # These have no place for what a provider says.
+        assert not own
+        return
+    assert len(own) == 2
+    for event, n in zip(own, (4, 8)):
+        said = event["args"]
+        assert said["onepool_tensor_a"] == f"a: used in place by the CPU, {n * 256} bytes: the device is the CPU"
+        assert "used in place" in said["onepool_tensor_y"]
+        assert (said["onepool_bytes_in_place"], said["onepool_bytes_copied"]) == (str(3 * n * 256), "0")
+        # It lies within the run that onnxruntime tells of.
+        runs = [e for e in events if e["name"] == "model_run"]
+        assert any(e["ts"] <= event["ts"] + 1000 and event["ts"] <= e["ts"] + e["dur"] + 1000 for e in runs)
+
+
+def test_an_imported_allocation_is_used_in_place(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(chain(), path)
+    if external.library() is None:
+        pytest.skip("this package has no library for C")
+    words = [sys.executable, "external.py", str(path)]
+    said = subprocess.run(words, cwd=pathlib.Path(__file__).parent, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (0, "imported\n"), said.stderr
 
 
 def test_the_library_can_be_unloaded_and_loaded_again():

@@ -8,9 +8,9 @@ use std::ptr::{null, null_mut};
 
 use onepool_ort::abi::{
     OrtApi, OrtEpApi, OrtEpDevice, OrtEpFactory, OrtEpGraphSupportInfo, OrtGraph, OrtHardwareDevice,
-    OrtKernelContext, OrtKeyValuePairs, OrtLogger, OrtNode, OrtNodeFusionOptions, OrtOpAttr,
-    OrtSessionOptions, OrtStatus, OrtTensorTypeAndShapeInfo, OrtTypeInfo, OrtValue, OrtValueInfo, PathChar,
-    StatusPtr,
+    OrtKernelContext, OrtKeyValuePairs, OrtLogger, OrtMemoryInfo, OrtNode, OrtNodeFusionOptions, OrtOpAttr,
+    OrtProfilingEvent, OrtProfilingEventsContainer, OrtSessionOptions, OrtStatus, OrtTensorTypeAndShapeInfo,
+    OrtTypeInfo, OrtValue, OrtValueInfo, PathChar, StatusPtr,
 };
 
 /// `ORT_RUNTIME_EXCEPTION`.
@@ -34,6 +34,27 @@ pub(crate) struct Type {
 pub(crate) struct Tensor {
     pub(crate) of: Type,
     pub(crate) values: Vec<f32>,
+    /// Where the elements are, unless `values` has them.
+    pub(crate) place: Option<*mut f32>,
+}
+
+impl Tensor {
+    pub(crate) fn new(of: Type, values: Vec<f32>) -> Self {
+        Tensor { of, values, place: None }
+    }
+
+    fn data(&self) -> *const f32 {
+        self.place.map_or(self.values.as_ptr(), |place| place.cast_const())
+    }
+}
+
+/// An event of a profile: name, start, length, and what is said.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) name: String,
+    pub(crate) at_us: i64,
+    pub(crate) took_us: i64,
+    pub(crate) said: Vec<(String, String)>,
 }
 
 pub(crate) struct Value {
@@ -194,7 +215,8 @@ fn hand_out<T: Copy>(all: &[T], out: *mut T, room: usize) {
 functions! {
     failing;
     GetTensorMutableData(value: *mut OrtValue, out: *mut *mut c_void) [value, out] {
-        *out = (*value.cast::<Tensor>()).values.as_mut_ptr().cast();
+        let tensor = &mut *value.cast::<Tensor>();
+        *out = tensor.place.unwrap_or(tensor.values.as_mut_ptr()).cast();
     }
     CastTypeInfoToTensorInfo(info: *const OrtTypeInfo, out: *mut *const OrtTensorTypeAndShapeInfo) [info, out] {
         *out = info.cast();
@@ -236,7 +258,7 @@ functions! {
         let mut outputs = of::<Context, _>(context).outputs.borrow_mut();
         let same = outputs[index].as_ref().is_some_and(|made| made.of.dims == dims);
         if !same {
-            outputs[index] = Some(Box::new(Tensor { of: Type { element: 1, dims }, values: vec![-7.0; n as usize] }));
+            outputs[index] = Some(Box::new(Tensor::new(Type { element: 1, dims }, vec![-7.0; n as usize])));
         }
         let made = outputs[index].as_mut().map_or(null_mut(), |made| (&raw mut **made).cast());
         *out = made;
@@ -356,7 +378,16 @@ functions! {
         data.cast::<f32>().write(of::<(&'static CStr, f32), _>(attr).1);
     }
     GetTensorData(value: *const OrtValue, out: *mut *const c_void) [value, out] {
-        *out = of::<Tensor, _>(value).values.as_ptr().cast();
+        *out = of::<Tensor, _>(value).data().cast();
+    }
+    CreateCpuMemoryInfo(allocator: c_int, memory: c_int, out: *mut *mut OrtMemoryInfo) [out] {
+        assert_eq!((allocator, memory), (0, 0));
+        *out = give(0u8);
+    }
+    CreateTensorWithDataAsOrtValue(info: *const OrtMemoryInfo, data: *mut c_void, bytes: usize, dims: *const i64, rank: usize, element: u32, out: *mut *mut OrtValue) [info, data, dims, out] {
+        let dims: Vec<i64> = (0..rank).map(|i| *dims.add(i)).collect();
+        assert_eq!((element, bytes as i64), (1, dims.iter().product::<i64>() * 4));
+        *out = give(Tensor { of: Type { element, dims }, values: Vec::new(), place: Some(data.cast()) });
     }
     GetSessionOptionsConfigEntries(options: *const OrtSessionOptions, out: *mut *mut OrtKeyValuePairs) [options, out] {
         let mut pairs = Pairs::default();
@@ -388,6 +419,9 @@ plain! {
     }
     ReleaseTensorTypeAndShapeInfo(info: *mut OrtTensorTypeAndShapeInfo) [] {
         take::<Type, _>(info);
+    }
+    ReleaseMemoryInfo(info: *mut OrtMemoryInfo) [] {
+        take::<u8, _>(info);
     }
     ReleaseKeyValuePairs(pairs: *mut OrtKeyValuePairs) [] {
         take::<Pairs, _>(pairs);
@@ -423,6 +457,27 @@ functions! {
     }
 }
 
+functions! {
+    of_profiles;
+    CreateProfilingEvent(category: u32, process: i32, thread: i32, name: *const c_char, at_us: i64, took_us: i64, keys: *const *const c_char, values: *const *const c_char, count: usize, out: *mut *mut OrtProfilingEvent) [name, keys, values, out] {
+        assert_eq!((category, process, thread), (2, -1, -1));
+        let text = |of: *const c_char| CStr::from_ptr(of).to_str().unwrap().to_owned();
+        let said = (0..count).map(|i| (text(*keys.add(i)), text(*values.add(i)))).collect();
+        *out = give(Event { name: text(name), at_us, took_us, said });
+    }
+    ProfilingEventsContainer_AddEvents(container: *mut OrtProfilingEventsContainer, events: *const *const OrtProfilingEvent, count: usize) [container, events] {
+        let all = &mut *container.cast::<Vec<Event>>();
+        all.extend((0..count).map(|i| of::<Event, _>(*events.add(i)).clone()));
+    }
+}
+
+plain! {
+    releases_of_profiles;
+    ReleaseProfilingEvent(event: *mut OrtProfilingEvent) [] {
+        take::<Event, _>(event);
+    }
+}
+
 /// What is called and not there: the provider's list of what it calls is not whole.
 extern "system" fn unexpected() {
     eprintln!("a function was called that this host does not have");
@@ -440,7 +495,8 @@ fn table(entries: usize, slots: &[(&str, usize)], functions: &Functions) -> Vec<
 
 thread_local! {
     static TABLE: Vec<*const c_void> = table(512, OrtApi::SLOTS, &[failing(), others()].concat());
-    static EP_TABLE: Vec<*const c_void> = table(64, OrtEpApi::SLOTS, &of_provider());
+    static EP_TABLE: Vec<*const c_void> =
+        table(128, OrtEpApi::SLOTS, &[of_provider(), of_profiles(), releases_of_profiles()].concat());
     static EDITOR_TABLE: Vec<*const c_void> = table(64, &[], &Vec::new());
 }
 
@@ -457,7 +513,7 @@ pub(crate) fn logger() -> *const OrtLogger {
 
 /// Whether function `name` returns a status.
 pub(crate) fn can_fail(name: &str) -> bool {
-    failing().iter().chain(&of_provider()).any(|(known, _)| *known == name)
+    failing().iter().chain(&of_provider()).chain(&of_profiles()).any(|(known, _)| *known == name)
 }
 
 /// # Safety
@@ -465,4 +521,12 @@ pub(crate) fn can_fail(name: &str) -> bool {
 pub(crate) unsafe fn release_status(status: StatusPtr) {
     // SAFETY: the caller's promise.
     unsafe { take::<Status, _>(status) };
+}
+
+/// # Safety
+/// `value` is a tensor that the provider was given, and is released once.
+pub(crate) unsafe fn release_tensor(value: *mut OrtValue) -> Tensor {
+    LIVE.set(LIVE.get() - 1);
+    // SAFETY: the caller's promise.
+    *unsafe { Box::from_raw(value.cast::<Tensor>()) }
 }
