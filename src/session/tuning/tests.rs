@@ -406,7 +406,8 @@ mod faults {
         // Nor in another process.
         let next = self::session(folder.path());
         next.plan(&x()).unwrap();
-        assert_eq!(next.tuning_report(), TuningReport::default());
+        let report = next.tuning_report();
+        assert!(report.measured.is_empty() && report.not_measured.is_empty(), "{report:#?}");
     }
 }
 
