@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::device::{Paged, Places, lower_scaled};
 use super::rotary::{Positions, Rotation, Tables};
-use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Sink, Steps, check_sizes};
+use super::scaled::{Attended, MaskData, Scaled, Sink, Steps, check_sizes};
 use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -492,17 +492,39 @@ impl Resolved {
         Ok(())
     }
 
-    /// The first `rows` keys or values of a sequence, `[heads, rows, size]`, zeros where there is no page.
+    /// Positions of the keys that tokens of a sequence see, ascending, with their rows of the caches. Keys of
+    /// no page are left out, so that there are no more than rows.
+    fn seen(
+        &self,
+        table: &[i32],
+        (sequence, span): (usize, Span),
+    ) -> Result<Vec<(usize, usize)>, KernelError> {
+        let (end, page) = (span.past + span.len, self.page);
+        let first = self.op.window.map_or(0, |window| (span.past + 1).saturating_sub(window));
+        let (rows, mut seen) = (self.blocks * page, Vec::new());
+        for start in (first / page * page..end).step_by(page) {
+            let Some(row) = self.row(table, sequence, start)? else { continue };
+            let own = start.max(first)..end.min(start + page);
+            if seen.len() + own.len() > rows {
+                let what =
+                    format!("sequence {sequence} has more keys on its pages than the caches' {rows} rows");
+                return Err(KernelError::Value { what });
+            }
+            seen.extend(own.map(|j| (j, row + (j - start))));
+        }
+        Ok(seen)
+    }
+
+    /// The keys or values of some rows of a cache, `[heads, rows, size]`.
     fn gather<T: Real>(
         &self,
         cache: &Updated<'_, T>,
-        table: &[i32],
-        (sequence, rows): (usize, usize),
+        seen: &[(usize, usize)],
     ) -> Result<Vec<T>, KernelError> {
-        let (g, size) = (self.op.kv_heads, self.size);
+        let (g, size, rows) = (self.op.kv_heads, self.size, seen.len());
         let (mut all, mut row) = (vec![T::ZERO; g * rows * size], vec![T::ZERO; g * size]);
-        for j in 0..rows {
-            let Some(at) = self.row(table, sequence, j)?.map(|r| r * g * size) else { continue };
+        for (i, (_, at)) in seen.iter().enumerate() {
+            let at = at * g * size;
             let whole = match cache {
                 Updated::Whole(cache) => {
                     cache.get(at..at + g * size).map(|from| row.copy_from_slice(from)).is_some()
@@ -513,7 +535,7 @@ impl Resolved {
                 return Err(KernelError::Value { what: format!("element {at} is beyond a cache in pages") });
             }
             for (h, vector) in row.chunks(size).enumerate() {
-                all[(h * rows + j) * size..][..size].copy_from_slice(vector);
+                all[(h * rows + i) * size..][..size].copy_from_slice(vector);
             }
         }
         Ok(all)
@@ -546,40 +568,49 @@ impl Resolved {
         let q = self.vectors(0, inputs, &layout)?;
         let sink = inputs.get_opt(SINKS, self.sizes[SINKS])?.map_or(Sink::None, Sink::Heads);
         for (b, span) in layout.spans.iter().enumerate().filter(|(_, span)| span.len > 0) {
-            let rows = span.past + span.len;
-            let [keys, values] = [&*keys, &*values].map(|cache| self.gather(cache, layout.table, (b, rows)));
-            let (k, v) = (keys?, values?);
-            let seen: Vec<u8> = (0..rows)
-                .map(|j| self.row(layout.table, b, j).map(|row| u8::from(row.is_some())))
-                .collect::<Result<_, _>>()?;
-            let whole = seen.iter().all(|seen| *seen != 0);
-            let mask = MaskSteps { batch: 0, head: 0, row: 0, key: 1, len: rows, elements: rows };
-            let at = Steps::heads_first(g, rows, size);
+            let seen = self.seen(layout.table, (b, *span))?;
+            let (k, v) = (self.gather(keys, &seen)?, self.gather(values, &seen)?);
+            let at = Steps::heads_first(g, seen.len(), size);
             let scaled = Scaled {
                 batch: 1,
                 q_heads: h,
                 kv_heads: g,
                 q_len: span.len,
-                kv_len: rows,
+                kv_len: seen.len(),
                 head: size,
                 v_head: size,
                 q: Steps::rows_first(h, span.len, size),
                 k: at,
                 v: at,
                 y: Steps::rows_first(h, span.len, size),
-                mask: (!whole).then_some(mask),
+                mask: None,
                 scale: self.scale(),
                 softcap: self.op.softcap,
                 causal: self.op.causal,
                 left: self.op.window.map(|w| w.saturating_sub(1)),
                 right: None,
-                offset: span.past,
+                offset: 0,
                 lens_add: 0,
             };
+            let given = |q, k, v| Attended { q, k, v, mask: MaskData::None, lens: None, sink };
             let own = span.first * h * size..(span.first + span.len) * h * size;
-            let mask = if whole { MaskData::None } else { MaskData::Bool(&seen) };
-            let given = Attended { q: &q[own.clone()], k: &k, v: &v, mask, lens: None, sink };
-            scaled.attend(&given, &mut y[own], None)?;
+            let first = seen.first().map_or(0, |(j, _)| *j);
+            if seen.last().is_some_and(|(j, _)| *j - first + 1 == seen.len() && span.past >= first) {
+                let scaled = Scaled { offset: span.past - first, ..scaled };
+                scaled.attend(&given(&q[own.clone()], &k, &v), &mut y[own], None)?;
+                continue;
+            }
+            // Between keys are pages that there are not: each token sees a part of the others.
+            for (i, (q, y)) in q[own.clone()].chunks(h * size).zip(y[own].chunks_mut(h * size)).enumerate() {
+                let last = if self.op.causal { span.past + i } else { usize::MAX };
+                let before = self.op.window.map_or(0, |window| (span.past + i + 1).saturating_sub(window));
+                let from = seen.partition_point(|(j, _)| *j < before);
+                let kv_len = seen.partition_point(|(j, _)| *j <= last).saturating_sub(from);
+                let at = Steps { first: from * size, ..at };
+                let one = Steps::rows_first(h, 1, size);
+                let own = Scaled { q_len: 1, kv_len, k: at, v: at, q: one, y: one, ..scaled };
+                Scaled { causal: false, left: None, ..own }.attend(&given(q, &k, &v), y, None)?;
+            }
         }
         Ok(())
     }

@@ -202,6 +202,15 @@ fn sequences_read_and_write_their_pages() {
     // A page without a number hides its keys, and a token without a row is not written.
     let table = vec![vec![5, 2, -1], vec![-1, 4, -1], vec![3, 0, -1]];
     Case { table, ..Case::default() }.check();
+    // Between others too, and where all are; a window may begin on any.
+    let table = vec![vec![5, -1, 2, -1], vec![1, -1, 4, -1], vec![-1, -1, -1, -1]];
+    for window in [None, Some(3), Some(6)] {
+        let op = PagedAttention { window, ..OP };
+        let (lens, past) = (vec![6, 2, 3], vec![5, 8, 2]);
+        Case { op, table: table.clone(), lens, past, after: 2, ..Case::default() }.check();
+    }
+    let op = PagedAttention { causal: false, ..OP };
+    Case { op, table, lens: vec![6, 2, 3], past: vec![5, 8, 2], ..Case::default() }.check();
     let slots = Some(vec![20, 21, 22, 23, 8, -1, 14, 15, 0]);
     Case { slots, packed: true, ..Case::default() }.check();
     // Two sequences share a full page.
@@ -280,6 +289,52 @@ fn numbers_out_of_range_touch_nothing_else() {
         let page = 4 * 2 * 8;
         assert_eq!(got[1].to_f32s().unwrap()[6 * page..], before[6 * page..]);
     }
+}
+
+/// Pages of a table that are far more than there are.
+const WIDE: usize = 1 << 15;
+
+/// A table of 2^15 pages of 2^15 rows, of which one or two are there: memory is for what is in the caches.
+#[test]
+fn a_wide_table_takes_memory_for_the_pages_that_there_are() {
+    let far = |at: usize, page: i32| {
+        let mut table = vec![-1; WIDE];
+        (table[0], table[at]) = (2, page);
+        vec![table]
+    };
+    let case = |op, table: Vec<Vec<i32>>, page: usize, past: usize| Case {
+        op,
+        lens: vec![3],
+        past: vec![past],
+        table,
+        page,
+        size: 2,
+        ..Case::default()
+    };
+    for op in [OP, PagedAttention { causal: false, ..OP }] {
+        // Without a rotation only which keys there are counts: as if the pages were neighbours.
+        let wide = case(op, far(WIDE - 1, 5), WIDE, (WIDE - 1) * WIDE + 40);
+        let near = case(op, vec![vec![2, 5]], WIDE, WIDE + 40);
+        let [wide, near] = [wide, near].map(|case| run_cpu(&op, &case.inputs(), 3).unwrap());
+        for (wide, near) in wide.iter().zip(&near) {
+            assert_near(wide, &near.to_f32s().unwrap().into_iter().map(f64::from).collect::<Vec<_>>(), 1e-5);
+        }
+    }
+    // A window before which all is hidden.
+    let op = PagedAttention { window: Some(30), ..OP };
+    let wide = case(op, far(WIDE - 1, 5), WIDE, (WIDE - 1) * WIDE + 40);
+    let near = case(op, vec![vec![-1, 5]], WIDE, WIDE + 40);
+    let [wide, near] = [wide, near].map(|case| run_cpu(&op, &case.inputs(), 1).unwrap());
+    assert_near(&wide[0], &near[0].to_f32s().unwrap().into_iter().map(f64::from).collect::<Vec<_>>(), 1e-6);
+}
+
+/// One page for all: what is read would be as long as the table is wide.
+#[test]
+#[should_panic(expected = "more keys on its pages than the caches' 128 rows")]
+fn a_page_that_a_table_names_many_times_is_an_error() {
+    let (table, past) = (vec![vec![1; WIDE]], vec![16 * WIDE - 3]);
+    let many = Case { lens: vec![3], past, table, page: 16, size: 2, ..Case::default() };
+    run_cpu(&OP, &many.inputs(), 3).unwrap();
 }
 
 #[test]
