@@ -70,6 +70,28 @@ impl Build<'_> {
 /// What LeakSanitizer says of a failure of its own; a leak is told in other words.
 const SANITIZER_CRASHED: &str = "LeakSanitizer has encountered a fatal error";
 
+/// The validation layer of Vulkan.
+const LAYER: &str = "VK_LAYER_KHRONOS_validation";
+
+/// Runs a program that must succeed on a device; what it wrote to its output. On Vulkan the loader puts the validation layer
+/// into it, which says to the output what it finds.
+pub(crate) fn run_on(device: &str, words: &[&str]) -> String {
+    if device != "vulkan" {
+        return run(words);
+    }
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).env("VK_INSTANCE_LAYERS", LAYER).env("VK_LOADER_DEBUG", "error,layer");
+    let output = command.output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{said}\n{errors}", output.status);
+    let put_in = errors.lines().any(|line| line.to_lowercase().contains("insert") && line.contains(LAYER));
+    assert!(put_in, "the loader did not put {LAYER} in; scripts/setup installs it\n{errors}");
+    for found in ["VUID", "UNASSIGNED", "SYNC-HAZARD", "Validation Error"] {
+        assert!(!said.contains(found) && !errors.contains(found), "{said}\n{errors}");
+    }
+    said.into_owned()
+}
+
 /// Runs a program that must succeed; what it wrote to its output.
 pub(crate) fn run(words: &[&str]) -> String {
     let mut command = Command::new(words[0]);
