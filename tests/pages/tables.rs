@@ -144,12 +144,17 @@ fn operators(records: &Records) -> String {
 }
 
 /// Ours and PyTorch's times by type, and their ratio; a dash where a pair was not measured.
-fn beside_torch(records: &Records, bench: &str, types: [[&str; 2]; 2]) -> (Vec<Vec<String>>, [Vec<f64>; 2]) {
+fn beside_torch(
+    records: &Records,
+    machine: &str,
+    bench: &str,
+    types: [[&str; 2]; 2],
+) -> (Vec<Vec<String>>, [Vec<f64>; 2]) {
     let (mut rows, mut ratios) = (Vec::new(), [Vec::new(), Vec::new()]);
-    for case in records.cases(H200, bench) {
+    for case in records.cases(machine, bench) {
         let mut row = vec![case.to_owned()];
         for (at, metrics) in types.into_iter().enumerate() {
-            let both = metrics.map(|metric| records.known(H200, bench, case, metric));
+            let both = metrics.map(|metric| records.known(machine, bench, case, metric));
             row.extend(both.map(|ms| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"))));
             let ratio = both[0].zip(both[1]).map(|(ours, theirs)| ours / theirs);
             row.push(ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
@@ -166,7 +171,7 @@ fn geometric_mean(ratios: &[f64]) -> f64 {
 
 fn peer_operators(records: &Records) -> String {
     let types = ["float32", "float16"].map(|t| [format!("{t}; onepool"), format!("{t}; torch")]);
-    let (rows, ratios) = beside_torch(records, "peer", types.each_ref().map(|t| t.each_ref().map(|m| &**m)));
+    let (rows, ratios) = beside_torch(records, H200, "peer", types.each_ref().map(|t| t.each_ref().map(|m| &**m)));
     let no_slower = ratios.iter().flatten().filter(|ratio| **ratio <= 1.0).count();
     format!(
         "{no_slower} of {} are no slower than PyTorch. Milliseconds, {H200}, {}.\n\n{}",
@@ -178,13 +183,13 @@ fn peer_operators(records: &Records) -> String {
 
 fn peer_models(records: &Records) -> String {
     let types = [["float32; onepool", "float32; torch"], ["float16; onepool", "float16; torch"]];
-    let (rows, ratios) = beside_torch(records, "peer model", types);
+    let (rows, ratios) = beside_torch(records, H100, "peer model", types);
     let means = ratios.map(|ratios| geometric_mean(&ratios));
     format!(
-        "Geometric means of the ratios: {:.2} in float32, {:.2} in float16. Milliseconds, {H200}, {}.\n\n{}",
+        "Geometric means of the ratios: {:.2} in float32, {:.2} in float16. Milliseconds, {H100}, {}.\n\n{}",
         means[0],
         means[1],
-        records.days_on(H200, "peer model"),
+        records.days_on(H100, "peer model"),
         table(&["model", "float32", "PyTorch", "ratio", "float16", "PyTorch", "ratio"], &rows)
     )
 }
