@@ -222,6 +222,28 @@ impl App {
         }
     }
 
+    /// A command buffer that is being recorded, for any number of submissions.
+    pub(crate) fn begin(&self, level: vk::CommandBufferLevel) -> vk::CommandBuffer {
+        let info = vk::CommandBufferAllocateInfo::default().command_pool(self.pool).level(level);
+        let whole = vk::CommandBufferInheritanceInfo::default();
+        let begin = vk::CommandBufferBeginInfo::default().inheritance_info(&whole);
+        // SAFETY: as in `new`.
+        unsafe {
+            let commands = self.device.allocate_command_buffers(&info.command_buffer_count(1)).unwrap()[0];
+            self.device.begin_command_buffer(commands, &begin).unwrap();
+            commands
+        }
+    }
+
+    /// Submits what was recorded, and waits for it.
+    pub(crate) fn run(&self, commands: vk::CommandBuffer) {
+        let commands = [commands];
+        let info = vk::SubmitInfo::default().command_buffers(&commands);
+        // SAFETY: as in `new`.
+        unsafe { self.device.queue_submit(self.queue, &[info], vk::Fence::null()).unwrap() };
+        self.finish();
+    }
+
     pub(crate) fn finish(&self) {
         // SAFETY: as in `new`.
         unsafe { self.device.queue_wait_idle(self.queue).unwrap() };

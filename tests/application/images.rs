@@ -127,6 +127,25 @@ impl Picture<'_> {
         }
     }
 
+    /// Brings the image from `layout` to the one that `download` copies from.
+    pub(crate) fn ready_to_copy(
+        &self,
+        device: &ash::Device,
+        commands: vk::CommandBuffer,
+        layout: vk::ImageLayout,
+    ) {
+        let written = vk::AccessFlags::MEMORY_WRITE;
+        let barrier = self.barrier(
+            [layout, vk::ImageLayout::TRANSFER_SRC_OPTIMAL],
+            [written, vk::AccessFlags::TRANSFER_READ],
+        );
+        let (all, copy) = (vk::PipelineStageFlags::ALL_COMMANDS, vk::PipelineStageFlags::TRANSFER);
+        // SAFETY: as the call asks.
+        unsafe {
+            device.cmd_pipeline_barrier(commands, all, copy, Default::default(), &[], &[], &[barrier]);
+        }
+    }
+
     /// Copies the image, which is in `layout` and ready to be copied, to a buffer.
     pub(crate) fn download(
         &self,
@@ -316,9 +335,10 @@ fn images_that_cannot_be_used_are_refused() {
     drop(first);
     drop(import(&context, good, ReadWrite::Read).unwrap());
     drop(context);
-    // This driver has no modifiers.
+    let context = app.context();
     let image = ForeignDmaBufImage {
-        fd: 0,
+        // No process has so many.
+        fd: i32::MAX as u64,
         allocation_bytes: 1 << 16,
         format: vk::Format::R8G8B8A8_UNORM.as_raw(),
         width: 16,
@@ -327,11 +347,19 @@ fn images_that_cannot_be_used_are_refused() {
         planes: [DmaBufPlane { offset: 0, row_pitch: 64 }; 4],
         plane_count: 1,
     };
-    let context = app.context();
-    // SAFETY: it is refused before the descriptor is used.
+    // SAFETY: a descriptor that is closed is no dma-buf, which is found before the driver takes it.
     let dma_buf = |image| unsafe { context.import_dma_buf_image(&image, ReadWrite::Read, Box::new(|| {})) };
     let error = dma_buf(image).err().unwrap().to_string();
-    assert!(error.contains("VK_EXT_image_drm_format_modifier"), "{error}");
+    // SAFETY: the physical device is the instance's.
+    let offered = unsafe { app.instance.enumerate_device_extension_properties(app.physical).unwrap() };
+    let has = |name| offered.iter().any(|each| each.extension_name_as_c_str() == Ok(name));
+    let needed = [
+        ash::ext::image_drm_format_modifier::NAME,
+        ash::ext::external_memory_dma_buf::NAME,
+        ash::ext::queue_family_foreign::NAME,
+    ];
+    let said = if needed.into_iter().all(has) { "descriptor" } else { "VK_EXT_image_drm_format_modifier" };
+    assert!(error.contains(said), "{error}");
     let error = dma_buf(ForeignDmaBufImage { plane_count: 7, ..image }).err().unwrap().to_string();
     assert!(error.contains("plane_count 7"), "{error}");
     drop(context);

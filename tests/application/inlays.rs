@@ -69,6 +69,67 @@ fn a_run_is_ordered_by_what_the_application_says() {
     recorded_twice(With::All, true);
 }
 
+/// Where nothing comes before or after, the scopes are empty; without synchronization2 a stage mask may not be.
+#[test]
+fn a_run_may_stand_alone_in_a_command_buffer() {
+    for with in [With::All, With::Nothing] {
+        let app = App::new(with);
+        let (x, y) = (app.buffer(&[1.5; N], usage()), app.buffer(&[0.0; N], usage()));
+        let context = app.context();
+        let built = session(&context, double(N as u64));
+        let (from, to) = (x.import(&context), y.import(&context));
+        let bound = built.bind().input("x", Memory::buffer(&from)).output("y", Memory::buffer(&to));
+        let mut binding = bound.build().unwrap();
+        let nothing = Some(StageScope { stages: 0, access: 0 });
+        let mut inlay = None;
+        app.submit(&[], &[], |_, commands| {
+            let into = ForeignCommands { handle: commands.as_raw(), before: nothing, after: nothing };
+            // SAFETY: as in `recorded_twice`.
+            inlay = Some(unsafe { binding.record_into(&into).unwrap() });
+        });
+        app.finish();
+        assert_eq!(y.words(), [3.0; N]);
+        drop((inlay, binding, built, from, to, context));
+    }
+}
+
+/// A command buffer with a run, primary and secondary, is submitted again with other values.
+#[test]
+fn a_recorded_run_is_submitted_as_often_as_the_application_likes() {
+    for level in [vk::CommandBufferLevel::PRIMARY, vk::CommandBufferLevel::SECONDARY] {
+        let app = App::new(With::All);
+        let (x, y) = (app.buffer(&[0.0; N], usage()), app.buffer(&[0.0; N], usage()));
+        let context = app.context();
+        let built = session(&context, double(N as u64));
+        let (from, to) = (x.import(&context), y.import(&context));
+        let bound = built.bind().input("x", Memory::buffer(&from)).output("y", Memory::buffer(&to));
+        let mut binding = bound.build().unwrap();
+        let commands = app.begin(level);
+        // SAFETY: as in `recorded_twice`.
+        let inlay = unsafe { binding.record_into(&ForeignCommands::new(commands.as_raw())).unwrap() };
+        // SAFETY: as the calls ask.
+        unsafe { app.device.end_command_buffer(commands).unwrap() };
+        let submitted = match level {
+            vk::CommandBufferLevel::SECONDARY => {
+                let primary = app.begin(vk::CommandBufferLevel::PRIMARY);
+                // SAFETY: as the calls ask.
+                unsafe {
+                    app.device.cmd_execute_commands(primary, &[commands]);
+                    app.device.end_command_buffer(primary).unwrap();
+                }
+                primary
+            }
+            _ => commands,
+        };
+        for value in [1.0, 2.5, -3.0] {
+            x.set(&[value; N]);
+            app.run(submitted);
+            assert_eq!(y.words(), [2.0 * value; N]);
+        }
+        drop((inlay, binding, built, from, to, context));
+    }
+}
+
 #[test]
 fn images_go_through_a_run_in_a_command_buffer() {
     let app = App::new(With::All);
@@ -114,6 +175,10 @@ fn values_go_through_a_run_in_a_command_buffer() {
         // SAFETY: as in `recorded_twice`.
         inlay = Some(unsafe { binding.record_into(&ForeignCommands::new(commands.as_raw())).unwrap() });
     });
+    // In flight until the result is dropped.
+    for error in [binding.get_output("y").unwrap_err(), binding.set_input("x", &value(4.0)).unwrap_err()] {
+        assert!(error.to_string().contains("command buffer"), "{error}");
+    }
     app.finish();
     drop(inlay);
     assert_eq!(binding.get_output("y").unwrap().as_slice::<f32>().unwrap(), [3.0; N]);

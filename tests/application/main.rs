@@ -5,13 +5,16 @@
 
 mod app;
 mod devices;
+mod exclusive;
 mod images;
 mod inlays;
 mod memory;
+mod ownership;
 mod refusals;
 mod semaphores;
 #[path = "../../examples/vulkan_application.rs"]
 mod vulkan_application;
+mod watch;
 
 use onepool::device::Context;
 use onepool::{DType, Graph, GraphBuilder, Session, ops};

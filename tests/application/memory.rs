@@ -232,6 +232,61 @@ fn memory_crosses_devices_by_an_opaque_descriptor() {
     drop((writes, first, y, context));
 }
 
+/// A descriptor stays the caller's: an import has one of its own, also one that fails after the driver took that.
+#[cfg(unix)]
+#[test]
+fn a_descriptor_stays_open_after_an_import_and_after_one_that_fails() {
+    use std::os::fd::{FromRawFd as _, OwnedFd};
+    let app = App::new(With::All);
+    let context = crate::watch::context(&app);
+    let (y, exported) = context.export_buffer(4096, MemoryFd::Opaque).unwrap();
+    // SAFETY: the export is this test's alone.
+    let fd = unsafe { OwnedFd::from_raw_fd(exported.fd) };
+    let described = ForeignMemory {
+        handle: exported.fd as u64,
+        fd: Some(exported.kind),
+        allocation_bytes: exported.allocation_bytes,
+        memory_type: exported.memory_type,
+        handle_types: 0,
+        owner: None,
+        offset: 0,
+        bytes: 4096,
+    };
+    // SAFETY: the descriptor is of memory of the same device, which lives until the end.
+    let import = || unsafe { context.import_memory(&described, ReadWrite::Read, Box::new(|| {})) };
+    crate::watch::BIND_FAILS.store(true, std::sync::atomic::Ordering::SeqCst);
+    import().unwrap_err();
+    rustix::io::fcntl_getfd(&fd).unwrap();
+    let first = import().unwrap();
+    rustix::io::fcntl_getfd(&fd).unwrap();
+    let second = import().unwrap();
+    drop((first, second, y, context));
+    rustix::io::fcntl_getfd(&fd).unwrap();
+    // One that is closed is told apart before the driver sees it.
+    drop(fd);
+    let context = app.context();
+    // SAFETY: as above.
+    let error = unsafe { context.import_memory(&described, ReadWrite::Read, Box::new(|| {})).unwrap_err() };
+    assert!(error.to_string().contains("descriptor"), "{error}");
+}
+
+/// A buffer of onepool's own has no half that another family of the application's could record.
+#[test]
+fn memory_is_owned_by_someone_outside_alone() {
+    let app = App::new(With::All);
+    let linear = Linear::new(&app);
+    let context = app.context();
+    for owner in [7, app.family + 1] {
+        let described = ForeignMemory { owner: Some(owner), ..linear.memory };
+        // SAFETY: it is refused before the driver uses the memory.
+        let made = unsafe { context.import_memory(&described, ReadWrite::Read, Box::new(|| {})) };
+        let error = made.err().unwrap().to_string();
+        assert!(error.contains(&format!("queue family {owner}")), "{error}");
+        assert!(error.contains("import_buffer"), "{error}");
+    }
+    drop(context);
+}
+
 #[test]
 fn memory_that_cannot_be_used_is_refused() {
     let app = App::new(With::All);

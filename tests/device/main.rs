@@ -9,6 +9,7 @@ mod costs;
 mod faults;
 mod guards;
 mod imports;
+mod inlays;
 mod ordering;
 mod registry;
 mod usage;

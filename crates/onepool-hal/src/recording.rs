@@ -120,6 +120,8 @@ pub struct Recording {
     /// Buffers that stand for memory of the application's, which is taken over before the first command
     /// ([`ContextBackend::visit`](crate::backend::ContextBackend::visit)). Filled in by the queue.
     pub enters: Vec<BufferId>,
+    /// What is filled with zeros then: words of images that are written whole, of which the commands write other bytes.
+    pub clears: Vec<BufferRange>,
     /// Those that are given back after the last command.
     pub leaves: Vec<BufferId>,
 }

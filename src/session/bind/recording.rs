@@ -1,6 +1,6 @@
 //! The commands of a binding: each segment of its plan with the bound memory in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::binding::Binding;
@@ -56,27 +56,35 @@ impl Binding<'_> {
         plan.segments.iter().enumerate().map(launch).collect()
     }
 
-    /// Checks that memory of the application's that is taken over once for a run is used by one segment.
+    /// Checks that memory of the application's that is taken over once for a run is used by one segment, whatever the names
+    /// of the tensors that lie there.
     fn check_handed_over(&self, plan: &Plan) -> Result<(), SessionError> {
-        let slots = self.inputs.iter().zip(&plan.inputs).enumerate();
-        let slots = slots.map(|(i, (slot, io))| (Space::Input(i as u32), slot, io));
+        let inputs = self.inputs.iter().zip(&plan.inputs).enumerate();
+        let inputs = inputs.map(|(i, (slot, io))| (Space::Input(i as u32), slot, io));
         let outputs = self.outputs.iter().zip(&plan.outputs).enumerate();
-        let slots = slots.chain(outputs.map(|(o, (slot, io))| (Space::Output(o as u32), slot, io)));
-        let once = |slot: &Slot<'_>| slot.buffers().any(|b| b.visit().is_some_and(|visit| visit.once));
-        for (space, _, io) in slots.filter(|(_, slot, _)| once(slot)) {
-            let uses = |segment: &&Segment| {
-                let mut found = false;
-                for command in &segment.commands {
-                    command.work.for_each_touch(&mut |loc, _| found |= loc.space == space);
-                }
-                found
-            };
-            let segments = plan.segments.iter().filter(uses).count();
-            if segments > 1 {
-                return Err(SessionError::HandedOver { name: io.name.clone(), segments });
+        let outputs = outputs.map(|(o, (slot, io))| (Space::Output(o as u32), slot, io));
+        let mut memories: BTreeMap<(usize, BufferId), (&str, BTreeSet<usize>)> = BTreeMap::new();
+        for (space, slot, io) in inputs.chain(outputs) {
+            let once = slot.buffers().filter(|buffer| buffer.visit().is_some_and(|visit| visit.once));
+            for buffer in once {
+                let key = (buffer.context_id(), buffer.range().buffer);
+                let (_, segments) = memories.entry(key).or_insert((io.name.as_str(), BTreeSet::new()));
+                let uses = |segment: &Segment| {
+                    let mut found = false;
+                    for command in &segment.commands {
+                        command.work.for_each_touch(&mut |loc, _| found |= loc.space == space);
+                    }
+                    found
+                };
+                segments.extend(plan.segments.iter().enumerate().filter(|(_, s)| uses(s)).map(|(at, _)| at));
             }
         }
-        Ok(())
+        match memories.into_values().find(|(_, segments)| segments.len() > 1) {
+            Some((name, segments)) => {
+                Err(SessionError::HandedOver { name: name.to_owned(), segments: segments.len() })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Copies by the session. For a tensor that a device copies in or out, the session uses the host's memory: the

@@ -77,6 +77,7 @@ impl Device {
             return Ok(());
         }
         let len = bytes.len() as u64;
+        buffer.check_idle("write", true)?;
         if buffer.host_address().is_some() {
             let part = buffer.sub_buffer(0, len)?;
             part.map_write()?.copy_from_slice(bytes);
@@ -105,12 +106,13 @@ impl Device {
         self.queue.enqueue_fill(buffer, 0)?.wait()
     }
 
-    /// Reads the start of `buffer` into `bytes`.
+    /// Reads the start of `buffer` into `bytes`; of an image, what the last run left in the buffer that stands for it.
     pub(in crate::session) fn read(&self, buffer: &Buffer, bytes: &mut [u8]) -> Result<(), Error> {
         if bytes.is_empty() {
             return Ok(());
         }
         let len = bytes.len() as u64;
+        buffer.check_idle("read", false)?;
         // A readback buffer helps only where the host's reads of it are cached.
         let cached =
             buffer.info().cached || self.context.info().memory.reads_past_caches(Placement::Readback);
@@ -119,7 +121,11 @@ impl Device {
         }
         let readback = self.buffer(len, Placement::Readback, "readback")?;
         let to = readback.sub_buffer(0, len)?;
-        self.queue.enqueue_copy(&buffer.sub_buffer(0, len)?, &to)?.wait()?;
+        let from = buffer.sub_buffer(0, len)?;
+        match buffer.visit() {
+            None => self.queue.enqueue_copy(&from, &to)?.wait()?,
+            Some(_) => self.queue.copy_in_place(&from, &to)?.wait()?,
+        }
         Ok(to.map_read()?.copy_to(bytes)?)
     }
 }

@@ -16,8 +16,9 @@ impl Binding<'_> {
     /// `commands` says. A command buffer may have several runs, of one binding too.
     ///
     /// The run uses the bound memory and the session's own, so that it counts as in flight until the result is dropped:
-    /// regions refuse guards of the host, and what is dropped meanwhile is kept. [`Binding::get_output`] is for after that.
-    /// The recording changes the compute pipeline, descriptor set 0 and push constants of the command buffer.
+    /// guards of the host, [`Binding::set_input`] and [`Binding::get_output`] are refused, and what is dropped meanwhile is kept.
+    /// The recording changes the compute pipeline, the descriptor sets for compute and the push constants of the command
+    /// buffer.
     ///
     /// Only runs that need nothing of the host are recorded: on one device of an application
     /// ([`ApplicationDevice`](crate::backend::vulkan::ApplicationDevice)), in one segment, with no tensor that the CPU copies. A
@@ -35,7 +36,7 @@ impl Binding<'_> {
     ///
     /// # Errors
     /// [`SessionError::NeedsHost`] with the part that needs the host; [`Error::Device`]: a null command buffer, a device that
-    /// is no application's, memory that is borrowed or not coherent.
+    /// is no application's, memory of the process that is borrowed, or imported and not coherent.
     pub unsafe fn record_into(&mut self, commands: &ForeignCommands) -> Result<Inlay, Error> {
         let needs_host = |part: String| Err(SessionError::NeedsHost { part }.into());
         if self.continuation.is_some() {

@@ -45,7 +45,7 @@ pub struct ForeignImage {
 /// is that driver's between runs, as with owner `VK_QUEUE_FAMILY_FOREIGN_EXT`. Else as [`ForeignImage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignDmaBufImage {
-    /// The file descriptor, which is the driver's once it was taken.
+    /// The file descriptor. It stays the caller's, also after an error: the import has one of its own.
     pub fd: u64,
     /// The size of the dma-buf in bytes.
     pub allocation_bytes: u64,
@@ -75,6 +75,9 @@ pub struct DmaBufPlane {
 /// What a run does about memory of the application's before its first command and after its last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
+    /// Bytes of the image that a buffer of the context's stands for; 0 where it stands for no image, and the memory itself is
+    /// handed over.
+    pub image_bytes: u64,
     /// Bytes that the device copies out of an image and into it.
     pub copied: u64,
     /// Whether the layout or the owner is another after a run, so that one run is one recording.
@@ -130,7 +133,8 @@ pub struct Semaphores<'a> {
 /// it, so an image in linear tiling that lies there too is read and written in place, while its layout is `GENERAL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignMemory {
-    /// Its handle: a `VkDeviceMemory`; or a file descriptor, which is the driver's once it was taken.
+    /// Its handle: a `VkDeviceMemory`; or a file descriptor, which stays the caller's, also after an error: the import has
+    /// one of its own.
     pub handle: u64,
     /// What a file descriptor is of; `None` for a `VkDeviceMemory`.
     pub fd: Option<MemoryFd>,
@@ -145,8 +149,9 @@ pub struct ForeignMemory {
     pub offset: u64,
     /// The size of the buffer in bytes.
     pub bytes: u64,
-    /// As [`ForeignBuffer::owner`]: `VK_QUEUE_FAMILY_EXTERNAL` and `VK_QUEUE_FAMILY_FOREIGN_EXT` are for memory that
-    /// other devices, processes or drivers use between runs.
+    /// `VK_QUEUE_FAMILY_EXTERNAL` or `VK_QUEUE_FAMILY_FOREIGN_EXT` for memory that other devices, processes or drivers use
+    /// between runs; else `None`. Families of the device hand over single buffers and images, and the buffer here is the
+    /// context's own: [`ForeignBuffer::owner`] is for them.
     pub owner: Option<u32>,
 }
 
@@ -189,7 +194,7 @@ pub enum MemoryFd {
 /// Memory that others may take, by [`ForeignMemory`] or by an API of their own.
 #[derive(Debug)]
 pub struct ExportedMemory {
-    /// The file descriptor. Whoever takes it owns it; it is to be closed else.
+    /// The file descriptor, which is the caller's to close; an API that takes it over closes it.
     pub fd: i32,
     /// What it is.
     pub kind: MemoryFd,

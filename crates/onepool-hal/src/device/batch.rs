@@ -77,8 +77,8 @@ impl Open {
         }
         (self.recording.flush, self.recording.invalidate) = self.checker.host_ranges();
         let work = self.checker.finish(&self.recording)?;
-        self.recording.enters = work.guests();
-        self.recording.leaves.clone_from(&self.recording.enters);
+        work.acquire(&mut self.recording);
+        work.release(&mut self.recording);
         let payload = Payload::Once(Arc::new(work));
         queue.launch("flush", &payload, || queue.backend.submit(&self.recording))
     }

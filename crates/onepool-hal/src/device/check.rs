@@ -121,6 +121,14 @@ impl Checker {
             self.host_range(range)?;
         }
         let visits = self.memories.values().filter_map(|memory| Some(memory.visit?.copied)).sum();
+        let clears = self.clears();
+        // What is taken over and given back is taken whole: no one else uses any byte of it meanwhile.
+        for memory in self.memories.values().filter(|memory| memory.visit.is_some()) {
+            let both = Access::TRANSFER_READ | Access::TRANSFER_WRITE;
+            let map = self.touched.entry(resource_of(memory.id)).or_default();
+            let whole = ByteRange::up_to(memory.info.bytes);
+            map.update(whole, |old| Some(old.map_or(both, |old| *old | both)));
+        }
         Ok(Work {
             left: self.left(recording),
             regions: self.regions(),
@@ -137,6 +145,7 @@ impl Checker {
             kernels: self.kernels,
             flush: recording.flush.clone(),
             copied: copied_by(recording).saturating_add(visits),
+            clears,
             invalidate: recording.invalidate.clone(),
         })
     }
@@ -173,6 +182,34 @@ impl Checker {
     fn writes(&self, resource: ResourceId) -> impl Iterator<Item = ByteRange> {
         let touched = self.touched.get(&resource).into_iter().flat_map(RangeMap::iter);
         touched.filter(|(_, access)| !access.writes().is_empty()).map(|(range, _)| range)
+    }
+
+    /// What the commands do not write of images that are written whole, in words.
+    fn clears(&self) -> Vec<BufferRange> {
+        let mut clears: Vec<BufferRange> = Vec::new();
+        for (id, memory) in &self.memories {
+            let mut leases = self.leases.iter().filter(|lease| lease.memory.id == *id).peekable();
+            let is_image = memory.visit.is_some_and(|visit| visit.image_bytes > 0);
+            if !is_image || leases.peek().is_none() || leases.any(|lease| lease.access.reads()) {
+                continue;
+            }
+            let end = ByteRange::new(memory.info.bytes, memory.info.bytes);
+            let mut from = 0;
+            for written in self.writes(resource_of(*id)).chain([end]) {
+                if from < written.start {
+                    let offset = from - from % 4;
+                    let bytes = written.start.next_multiple_of(4) - offset;
+                    match clears.last_mut() {
+                        Some(last) if last.buffer == *id && last.offset + last.bytes >= offset => {
+                            last.bytes = offset + bytes - last.offset;
+                        }
+                        _ => clears.push(BufferRange { buffer: *id, offset, bytes }),
+                    }
+                }
+                from = from.max(written.end);
+            }
+        }
+        clears
     }
 
     /// What the host has to do after `recording`, in the memory that it has a pointer to.

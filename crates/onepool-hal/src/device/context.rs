@@ -229,7 +229,7 @@ impl Context {
     /// # Errors
     /// [`DeviceError::Unsupported`]: a null handle, an offset or a memory type that no buffer of ours can have, a
     /// descriptor that the device does not take; [`DeviceError::Limit`] for a buffer that leaves the memory. A
-    /// [`Refusal`] of the driver's. A file descriptor is still the caller's then.
+    /// [`Refusal`] of the driver's.
     pub unsafe fn import_memory(
         &self,
         memory: &ForeignMemory,
@@ -242,10 +242,11 @@ impl Context {
 
     /// An image of the application's, as a buffer whose rows lie one after the other without padding. A run that uses the buffer
     /// copies the image to it at its beginning and to the image at its end, as `access` says, with the transitions of
-    /// layout: with [`ReadWrite::Write`] all of the image is written, with [`ReadWrite::ReadWrite`] pixels that the run does not
-    /// write stay. As [`Context::import_buffer`] else.
+    /// layout: with [`ReadWrite::Write`] all of the image is written, with zeros where the run writes nothing; with
+    /// [`ReadWrite::ReadWrite`] pixels that the run does not write stay. As [`Context::import_buffer`] else.
     ///
-    /// A run that is cancelled or fails between its submissions leaves the image in any layout.
+    /// A run that is cancelled or fails between its submissions gives nothing back: it leaves the image in any layout, and with
+    /// the family of the context.
     ///
     /// # Safety
     /// As [`Context::import_buffer`]; each run finds the image in its layout, or any run's where it is not read.
@@ -260,7 +261,7 @@ impl Context {
         release: Box<dyn FnOnce() + Send>,
     ) -> Result<Buffer, Error> {
         let foreign = Foreign::Image { image: *image, reads: access.reads(), writes: access.writes() };
-        // SAFETY: as the caller promises. Where nothing reads the image, the buffer's own bytes may still be read.
+        // SAFETY: as the caller promises.
         unsafe { self.import_foreign(&foreign, access, release) }
     }
 
@@ -315,7 +316,9 @@ impl Context {
         };
         let reservation = core.budget.count(BudgetKind::Import, info.heap, own);
         let memory = Memory::new(core, id, info, None, reservation, None);
-        let whole = ByteRange::up_to(info.bytes);
+        let image_bytes = memory.visit.map_or(0, |visit| visit.image_bytes);
+        let bytes = if image_bytes > 0 { image_bytes } else { info.bytes };
+        let whole = ByteRange::up_to(bytes);
         Ok(Buffer::whole(memory.lease(whole, access, None, Some(Pin::Release(release)))))
     }
 

@@ -18,7 +18,7 @@ use super::kernel::{KernelInner, KernelKey};
 use super::queue::{PreparedInner, QueueInner};
 use super::traffic::Counters;
 use crate::backend::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, QueueBackend, Timepoint};
-use crate::recording::{BufferId, BufferRange, DeviceKernelId};
+use crate::recording::{BufferId, BufferRange, DeviceKernelId, Recording};
 use onepool_core::memory::budget::{Budget, BudgetExceeded, BudgetKind, HeapBudget, Reservation};
 use onepool_core::memory::coherency::{Access, Left, ResourceId, Touch};
 use onepool_core::memory::dma_buf::{DmaBuf, Turn};
@@ -60,7 +60,9 @@ pub(super) struct State {
     pub(super) queues: Vec<Option<Lane>>,
     pub(super) reserved: Vec<Reserved>,
     pub(super) holds: Vec<HostHold>,
-    /// Of holds and reservations.
+    /// Recordings in command buffers of the application's, by number: whether they run only it knows.
+    pub(super) inlays: Vec<(u64, Arc<Work>)>,
+    /// Of holds, reservations and inlays.
     pub(super) next_hold: u64,
     /// Submissions so far, of all queues.
     pub(super) submissions: u64,
@@ -146,6 +148,8 @@ pub(super) struct Work {
     pub(super) invalidate: Vec<BufferRange>,
     /// Bytes that its commands copy.
     pub(super) copied: u64,
+    /// What it does not write of images that are written whole, in words.
+    pub(super) clears: Vec<BufferRange>,
 }
 
 /// Bytes that a host guard holds.
@@ -163,9 +167,19 @@ pub(super) fn resource_of(buffer: BufferId) -> ResourceId {
 }
 
 impl Work {
-    /// Buffers that stand for memory of the application's, which the first recording of the work takes over and the last
-    /// one gives back.
-    pub(super) fn guests(&self) -> Vec<BufferId> {
+    /// Has the first recording of the work take over memory of the application's.
+    pub(super) fn acquire(&self, first: &mut Recording) {
+        first.enters = self.guests();
+        first.clears.clone_from(&self.clears);
+    }
+
+    /// Has the last recording of the work give it back.
+    pub(super) fn release(&self, last: &mut Recording) {
+        last.leaves = self.guests();
+    }
+
+    /// Buffers that stand for memory of the application's.
+    fn guests(&self) -> Vec<BufferId> {
         let memories = self.leases.iter().map(|lease| &lease.memory);
         let mut guests: Vec<_> = memories.filter(|m| m.visit.is_some()).map(|memory| memory.id).collect();
         guests.sort_unstable();
@@ -405,6 +419,26 @@ impl fmt::Debug for Core {
 }
 
 impl State {
+    /// Refuses an access by the host to bytes that a command buffer of the application's may be using.
+    pub(super) fn check_inlays(
+        &self,
+        context: &'static str,
+        resource: ResourceId,
+        range: ByteRange,
+        access: Access,
+    ) -> Result<(), UsageError> {
+        match self.inlays.iter().any(|(_, work)| work.conflicts(resource, range, access)) {
+            false => Ok(()),
+            true => {
+                let what = format!(
+                    "bytes {range} are in use by a run in a command buffer of the application's; drop its result first, \
+                     once the command buffer is over"
+                );
+                Err(UsageError::new(context, Problem::Busy { what }))
+            }
+        }
+    }
+
     /// Refuses accesses to bytes that a host guard holds.
     pub(super) fn check_holds(&self, context: &'static str, touches: &[Touch]) -> Result<(), UsageError> {
         for hold in &self.holds {

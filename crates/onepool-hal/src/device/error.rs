@@ -128,6 +128,9 @@ pub enum Problem {
         /// Who holds which bytes.
         what: String,
     },
+    /// Memory that is taken over for each recording, where nothing takes it over.
+    #[error("another queue family owns the buffer between runs; take it over and read it there")]
+    HandedOver,
     /// Memory without an address in the process.
     #[error("the buffer is not host memory; copy it into a buffer placed as `Readback` or `Shared`")]
     NotMapped,

@@ -133,7 +133,7 @@ impl Buffer {
     ///
     /// # Errors
     /// [`Problem::NotMapped`] for device-only memory, [`Problem::Busy`] while a write guard holds bytes of
-    /// it, and the device's.
+    /// it or an [`Inlay`](super::Inlay) that writes them lives, and the device's.
     pub fn map_read(&self) -> Result<HostRead<'_>, Error> {
         let hold = self.hold("map_read", false)?;
         let region = match &self.lease.memory.region {
@@ -147,7 +147,7 @@ impl Buffer {
     /// guard makes the writes visible to whatever is submitted afterwards.
     ///
     /// # Errors
-    /// As [`Buffer::map_read`], also while a read guard holds bytes of it, and [`Problem::Access`] for
+    /// As [`Buffer::map_read`], also while a read guard holds bytes of it or an inlay reads them, and [`Problem::Access`] for
     /// memory that was lent for reading only.
     pub fn map_write(&self) -> Result<HostWrite<'_>, Error> {
         let hold = self.hold("map_write", true)?;
@@ -156,6 +156,16 @@ impl Buffer {
             None => None,
         };
         Ok(HostWrite { hold, _region: region })
+    }
+
+    /// Refuses what the host is to do by copies on the device, where [`Buffer::map_read`] and [`Buffer::map_write`] would
+    /// refuse it for an [`Inlay`](super::Inlay).
+    ///
+    /// # Errors
+    /// [`Problem::Busy`].
+    pub fn check_idle(&self, context: &'static str, write: bool) -> Result<(), UsageError> {
+        let (memory, access) = (&self.lease.memory, if write { Access::HOST_WRITE } else { Access::HOST_READ });
+        memory.core.state().check_inlays(context, resource_of(memory.id), self.range, access)
     }
 
     fn hold(&self, context: &'static str, write: bool) -> Result<Hold<'_>, Error> {
@@ -177,6 +187,7 @@ impl Buffer {
                 if self.lease.is_revoked() {
                     return Err(UsageError::new(context, Problem::Revoked).into());
                 }
+                state.check_inlays(context, resource, range, access)?;
                 let step = lock(&memory.host).access(range);
                 let invalidate = match step {
                     HostStep::Show { by, barrier } => return Ok(Err((by, show(state, by, barrier)?))),

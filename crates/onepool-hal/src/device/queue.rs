@@ -1,8 +1,8 @@
-//! Queues: submissions in order.
+//! Queues: submissions in order, and recordings in command buffers of the application's.
 
 #![allow(
     unsafe_code,
-    reason = "two signatures: recordings with kernels that take from their parameters what they touch"
+    reason = "signatures: recordings with kernels that take from their parameters what they touch, and command buffers of the application's"
 )]
 
 use std::fmt;
@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::batch::Batch;
+use super::buffer::Buffer;
 use super::check::Checker;
 use super::claims::Claim;
 use super::core::{Core, Flight, Lane, Payload, State, Work};
@@ -47,25 +48,43 @@ pub struct Prepared {
 }
 
 /// A recording in a command buffer of the application's ([`Queue::record_own_into`]). Dropping it says that all
-/// submissions of the command buffer have finished, and that none will come.
+/// submissions of the command buffer have finished, and that none will come. Until then the host gets no guards of what it
+/// uses.
 #[must_use = "dropping it says that the command buffer is not in use any more"]
 pub struct Inlay {
-    _prepared: PreparedInner,
+    prepared: PreparedInner,
     // Outlives what was prepared on it.
-    _queue: Arc<QueueInner>,
+    queue: Arc<QueueInner>,
+    id: u64,
     _regions: Vec<DeviceLease>,
     _claim: Claim,
 }
 
+impl Drop for Inlay {
+    fn drop(&mut self) {
+        let mut state = self.queue.core.state();
+        let at = state.inlays.iter().position(|(id, _)| *id == self.id);
+        let ended = at.map(|at| state.inlays.swap_remove(at));
+        state.submissions += 1;
+        let by = Origin { queue: self.queue.index, submission: state.submissions };
+        // Under the lock: whoever no longer sees the recording must see its bytes.
+        for (memory, left) in &self.prepared.work.left {
+            lock(&memory.host).submitted(left, by);
+        }
+        drop(state);
+        drop(ended);
+    }
+}
+
 impl fmt::Debug for Inlay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inlay").field("queue", &self._queue).finish_non_exhaustive()
+        f.debug_struct("Inlay").field("queue", &self.queue).finish_non_exhaustive()
     }
 }
 
 #[derive(Debug)]
 pub(super) struct PreparedInner {
-    pub(super) work: Work,
+    pub(super) work: Arc<Work>,
     /// Its pieces in order, at least one.
     pub(super) pieces: Vec<PreparedId>,
     backend: Arc<dyn QueueBackend>,
@@ -142,16 +161,16 @@ impl Queue {
         cuts: &[usize],
         own: bool,
     ) -> Result<Prepared, Error> {
-        let work = Checker::recording(&self.inner.core, "prepare", &recording, own)?;
+        let work = Arc::new(Checker::recording(&self.inner.core, "prepare", &recording, own)?);
         let backend = Arc::clone(&self.inner.backend);
         // Given back where a later one fails.
         let mut prepared = PreparedInner { work, pieces: Vec::with_capacity(cuts.len() + 1), backend };
         let mut cut = pieces::cut(recording, cuts);
         if let Some(first) = cut.first_mut() {
-            first.enters = prepared.work.guests();
+            prepared.work.acquire(first);
         }
         if let Some(last) = cut.last_mut() {
-            last.leaves = prepared.work.guests();
+            prepared.work.release(last);
         }
         for mut piece in cut {
             self.inner.open(&mut piece, &prepared.work);
@@ -181,8 +200,8 @@ impl Queue {
     /// nothing else uses what the recording uses.
     ///
     /// # Errors
-    /// [`UsageError`]: a command that breaks a rule; memory that is borrowed for a scope, and memory that the host must
-    /// flush or invalidate for each submission. The device's.
+    /// [`UsageError`]: a command that breaks a rule; timestamps; memory that is borrowed for a scope, and memory with a
+    /// pointer of the application's that the host must flush or invalidate for each submission. The device's.
     pub unsafe fn record_own_into(
         &self,
         mut recording: Recording,
@@ -191,7 +210,15 @@ impl Queue {
         const CONTEXT: &str = "record_into";
         self.inner.flush();
         let core = &self.inner.core;
-        let work = Checker::recording(core, CONTEXT, &recording, true)?;
+        // Whose pool of queries would be reset in between submissions is not known.
+        if recording.timestamps > 0 {
+            let (what, found) = (
+                "the number of timestamps in a command buffer of the application's",
+                u64::from(recording.timestamps),
+            );
+            return Err(UsageError::new(CONTEXT, Problem::Limit { what, found, limit: 0 }).into());
+        }
+        let work = Arc::new(Checker::recording(core, CONTEXT, &recording, true)?);
         let refuse = |what: &str| UsageError::new(CONTEXT, Problem::Busy { what: what.to_owned() });
         if !work.scoped.is_empty() {
             return Err(refuse(
@@ -205,18 +232,49 @@ impl Queue {
             )
             .into());
         }
-        (recording.enters, recording.leaves) = (work.guests(), work.guests());
-        let state = core.state();
+        work.acquire(&mut recording);
+        work.release(&mut recording);
+        let mut state = core.state();
         state.check_holds(CONTEXT, &work.touches)?;
         let regions = work.lease_regions(CONTEXT)?;
         let claim = work.claim(CONTEXT, core)?;
         core.flush_kept()?;
+        state.next_hold += 1;
+        let id = state.next_hold;
+        state.inlays.push((id, Arc::clone(&work)));
         drop(state);
-        let backend = Arc::clone(&self.inner.backend);
+        // Whatever fails from here on, dropping it takes it back.
+        let (queue, backend) = (Arc::clone(&self.inner), Arc::clone(&self.inner.backend));
+        let prepared = PreparedInner { work, pieces: Vec::new(), backend };
+        let mut inlay = Inlay { prepared, queue, id, _regions: regions, _claim: claim };
         // SAFETY: as the caller promises.
-        let piece = unsafe { backend.record_into(&recording, commands)? };
-        let prepared = PreparedInner { work, pieces: vec![piece], backend };
-        Ok(Inlay { _prepared: prepared, _queue: Arc::clone(&self.inner), _regions: regions, _claim: claim })
+        let piece = unsafe { self.inner.backend.record_into(&recording, commands)? };
+        inlay.prepared.pieces.push(piece);
+        Ok(inlay)
+    }
+
+    /// Copies what a buffer that stands for an image holds now, without taking the image over: the copy is the device's own
+    /// of what the last recording left there. As [`Queue::enqueue_copy`] else.
+    ///
+    /// # Errors
+    /// As there, and [`Problem::HandedOver`] for memory that another queue family owns between recordings.
+    pub fn copy_in_place(&self, src: &Buffer, dst: &Buffer) -> Result<Event, Error> {
+        const CONTEXT: &str = "copy_in_place";
+        let handed_over = |buffer: &Buffer| buffer.visit().is_some_and(|visit| visit.image_bytes == 0);
+        if handed_over(src) || handed_over(dst) {
+            return Err(UsageError::new(CONTEXT, Problem::HandedOver).into());
+        }
+        let inner = &self.inner;
+        inner.flush();
+        let copy = Command::Copy { src: src.range(), dst: dst.range() };
+        let mut recording = Recording { commands: vec![copy], ..Recording::default() };
+        let mut work = Checker::recording(&inner.core, CONTEXT, &recording, false)?;
+        // Of the copies around it there are none.
+        work.copied = src.bytes();
+        inner.open(&mut recording, &work);
+        let payload = Payload::Once(Arc::new(work));
+        let point = inner.launch(CONTEXT, &payload, || inner.backend.submit(&recording))?;
+        Ok(Event::submitted(inner, point))
     }
 
     fn check_own(&self, context: &'static str, prepared: &Prepared) -> Result<(), UsageError> {
@@ -272,7 +330,8 @@ impl Queue {
         self.inner.flush();
         let work = Checker::recording(&self.inner.core, "submit", &recording, own)?;
         self.inner.open(&mut recording, &work);
-        (recording.enters, recording.leaves) = (work.guests(), work.guests());
+        work.acquire(&mut recording);
+        work.release(&mut recording);
         let payload = Payload::Once(Arc::new(work));
         let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
         Ok(Event::submitted(&self.inner, point))
@@ -288,7 +347,8 @@ impl Queue {
     #[cfg(any(test, feature = "testing"))]
     pub unsafe fn submit_unordered(&self, mut recording: Recording) -> Result<Event, Error> {
         let work = Checker::recording(&self.inner.core, "submit", &recording, true)?;
-        (recording.enters, recording.leaves) = (work.guests(), work.guests());
+        work.acquire(&mut recording);
+        work.release(&mut recording);
         let payload = Payload::Once(Arc::new(work));
         let point = self.inner.launch("submit", &payload, || self.inner.backend.submit(&recording))?;
         Ok(Event::submitted(&self.inner, point))

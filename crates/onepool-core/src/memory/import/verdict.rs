@@ -70,7 +70,7 @@ pub enum Reason {
     Resident,
     /// It is an image of the application's, which the device copies.
     Image {
-        /// Bytes that the device copies in a run, out of the image and into it.
+        /// Bytes that the device copies, out of the image and into it, for each segment of a run that uses it.
         copied: u64,
     },
     /// The graph updates it in place: its bytes are those of an output.
@@ -119,7 +119,7 @@ impl Reason {
             Reason::HostBackend => "the device is the CPU".into(),
             Reason::Resident => "the runtime owns this memory".into(),
             Reason::Image { copied } => {
-                format!("it is an image, and the device copies {copied} bytes of it in a run").into()
+                format!("it is an image, and the device copies {copied} bytes of it for each segment that uses it").into()
             }
             Reason::Updated => "it is an output too, which the graph updates in place".into(),
             Reason::Importable => "every page can be imported".into(),

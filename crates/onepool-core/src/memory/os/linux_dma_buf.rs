@@ -1,12 +1,12 @@
 //! Linux: memory files, and dma-bufs made of them by `/dev/udmabuf` (linux/udmabuf.h, linux/dma-buf.h).
 //!
-//! An island of `unsafe`: the two ioctl calls.
+//! An island of `unsafe`: the two ioctl calls, and descriptors by their numbers.
 
-#![allow(unsafe_code, reason = "ioctl calls are unsafe")]
+#![allow(unsafe_code, reason = "ioctl calls are unsafe, and so is a descriptor that someone else owns")]
 
 use std::ffi::c_void;
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -33,6 +33,22 @@ impl Descriptor {
     /// Its number, to whoever closes it from now on.
     pub fn into_number(self) -> i32 {
         self.0.into_raw_fd()
+    }
+
+    /// Another descriptor of the file that someone else's descriptor `number` is of.
+    ///
+    /// # Safety
+    /// Who owns that descriptor leaves it open meanwhile; a number that is none is an error.
+    ///
+    /// # Errors
+    /// The number is no descriptor's, or the process has too many.
+    pub unsafe fn of_number(number: i32) -> Result<Descriptor, OsError> {
+        if number < 0 {
+            return Err(OsError::Call { call: "fcntl F_DUPFD_CLOEXEC", code: Errno::BADF.raw_os_error() });
+        }
+        // SAFETY: not -1, and open during the call, as the caller promises, or refused by the system.
+        let theirs = unsafe { BorrowedFd::borrow_raw(number) };
+        rustix::io::fcntl_dupfd_cloexec(theirs, 0).map(Descriptor).map_err(failed("fcntl F_DUPFD_CLOEXEC"))
     }
 
     /// Another descriptor of the same file.

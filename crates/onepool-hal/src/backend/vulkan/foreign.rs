@@ -3,8 +3,8 @@
 use ash::vk::{self, Handle as _};
 
 use super::device::Device;
-use super::fd::{fd_functions, fd_types, kind_of, number};
-use super::guest::{Guest, owner_on};
+use super::fd::{fd_functions, fd_types, kind_of, own};
+use super::guest::{Guest, outside_owner, owner_on};
 use super::import::{external_buffer, refuse};
 use super::memory::{Buffer, Memory};
 use super::modifier;
@@ -15,6 +15,7 @@ use crate::backend::{
     BufferInfo, DeviceError, ExportedMemory, Foreign, ForeignBuffer, ForeignMemory, MemoryFd, Placement,
 };
 use onepool_core::memory::model::TypeFlags;
+use onepool_core::memory::os::Descriptor;
 use onepool_core::sync::read;
 
 /// A buffer of the application's, one on memory of its, or one that stands for an image of its.
@@ -104,7 +105,7 @@ unsafe fn on_memory(device: &Device, foreign: &ForeignMemory) -> Result<Buffer, 
     if foreign.bytes > limit {
         return Err(DeviceError::Limit { what: "a buffer", asked: foreign.bytes, limit });
     }
-    let owner = owner_on(device, foreign.owner)?;
+    let owner = outside_owner(foreign.owner, device.family, device.has_foreign_family)?;
     let handle_types = match foreign.fd {
         Some(kind) => kind_of(kind),
         None => vk::ExternalMemoryHandleTypeFlags::from_raw(foreign.handle_types),
@@ -121,7 +122,7 @@ unsafe fn on_memory(device: &Device, foreign: &ForeignMemory) -> Result<Buffer, 
 }
 
 /// # Safety
-/// As [`import`]; `raw` is a fresh buffer made for it.
+/// As [`import`]; `raw` is a fresh buffer made for it. A descriptor stays the caller's.
 unsafe fn back(device: &Device, raw: vk::Buffer, foreign: &ForeignMemory) -> Result<Buffer, DeviceError> {
     // SAFETY: the buffer was made on this device.
     let needs = unsafe { device.raw().get_buffer_memory_requirements(raw) };
@@ -139,9 +140,14 @@ unsafe fn back(device: &Device, raw: vk::Buffer, foreign: &ForeignMemory) -> Res
             limit,
         });
     }
+    let fd = match foreign.fd {
+        // SAFETY: as the caller promises.
+        Some(kind) => Some((kind, unsafe { own(foreign.handle)? })),
+        None => None,
+    };
     let mut bits = needs.memory_type_bits;
-    if foreign.fd == Some(MemoryFd::DmaBuf) {
-        bits &= fd_types(device, foreign.handle)?;
+    if let Some((MemoryFd::DmaBuf, fd)) = &fd {
+        bits &= fd_types(device, fd)?;
     }
     let index = match foreign.fd {
         Some(MemoryFd::DmaBuf) => bits.trailing_zeros(),
@@ -152,7 +158,7 @@ unsafe fn back(device: &Device, raw: vk::Buffer, foreign: &ForeignMemory) -> Res
         return Err(DeviceError::Unsupported { what });
     }
     // SAFETY: as the caller promises.
-    let (memory, kept) = unsafe { memory_of(device, foreign, index)? };
+    let (memory, kept) = unsafe { memory_of(device, foreign, fd, index)? };
     // SAFETY: a fresh buffer with the handle types of the memory (VUID-vkBindBufferMemory-memory-02985), at an aligned
     // offset (VUID-vkBindBufferMemory-memoryOffset-01036), of a type that it allows, inside the memory (-size-01037).
     if let Err(code) = unsafe { device.raw().bind_buffer_memory(raw, memory, foreign.offset) } {
@@ -172,14 +178,14 @@ unsafe fn back(device: &Device, raw: vk::Buffer, foreign: &ForeignMemory) -> Res
 unsafe fn memory_of(
     device: &Device,
     foreign: &ForeignMemory,
+    fd: Option<(MemoryFd, Descriptor)>,
     index: u32,
 ) -> Result<(vk::DeviceMemory, Memory), DeviceError> {
-    let Some(kind) = foreign.fd else {
+    let Some((kind, fd)) = fd else {
         return Ok((vk::DeviceMemory::from_raw(foreign.handle), Memory::Lent));
     };
     fd_functions(device, kind)?;
-    let mut import =
-        vk::ImportMemoryFdInfoKHR::default().handle_type(kind_of(kind)).fd(number(foreign.handle)?);
+    let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(kind_of(kind)).fd(fd.number());
     let info = vk::MemoryAllocateInfo::default()
         .allocation_size(foreign.allocation_bytes)
         .memory_type_index(index)
@@ -188,6 +194,8 @@ unsafe fn memory_of(
     // VUID-VkMemoryAllocateInfo-allocationSize-01742).
     let memory = unsafe { device.raw().allocate_memory(&info, None) }
         .map_err(|code| refuse(device, "vkAllocateMemory", code))?;
+    // The driver's now.
+    let _ = fd.into_number();
     Ok((memory, Memory::Fd(memory)))
 }
 

@@ -60,6 +60,7 @@ impl Guest {
         let stays = image
             .is_none_or(|image| image.layout == image.leave || image.layout == vk::ImageLayout::UNDEFINED);
         Visit {
+            image_bytes: image.map_or(0, |image| image.bytes),
             copied: image.map_or(0, |image| image.bytes).saturating_mul(copies),
             once: self.owner.is_some() || !stays,
         }
@@ -138,6 +139,28 @@ pub(super) fn other_owner(
         owner if owner < families => Ok(Some(owner)),
         owner => Err(DeviceError::Unsupported {
             what: format!("owner {owner}: it has {families} queue families, and no queue family {owner}"),
+        }),
+    }
+}
+
+/// Who else than the device owns memory that buffers of the context's own are made on: its families hand over single
+/// buffers and images, of which the application has no handle here.
+///
+/// # Errors
+/// [`DeviceError::Unsupported`] for a queue family of the device, or one that is none.
+pub(super) fn outside_owner(
+    owner: Option<u32>,
+    own: u32,
+    has_foreign: bool,
+) -> Result<Option<u32>, DeviceError> {
+    match other_owner(owner, own, u32::MAX - 3, has_foreign)? {
+        None => Ok(None),
+        Some(owner @ (vk::QUEUE_FAMILY_EXTERNAL | vk::QUEUE_FAMILY_FOREIGN_EXT)) => Ok(Some(owner)),
+        Some(owner) => Err(DeviceError::Unsupported {
+            what: format!(
+                "queue family {owner} as the owner of memory: families hand over single buffers and images, \
+                 which `import_buffer` and `import_image` take"
+            ),
         }),
     }
 }
@@ -233,7 +256,7 @@ pub(super) struct Around {
     pub(super) after: Option<StageScope>,
 }
 
-pub(super) fn handing(
+pub(super) fn between_families(
     barrier: vk::ImageMemoryBarrier<'static>,
     from: u32,
     to: u32,
@@ -241,7 +264,11 @@ pub(super) fn handing(
     barrier.src_queue_family_index(from).dst_queue_family_index(to)
 }
 
-pub(super) fn handing_buffer(raw: vk::Buffer, from: u32, to: u32) -> vk::BufferMemoryBarrier<'static> {
+pub(super) fn buffer_between_families(
+    raw: vk::Buffer,
+    from: u32,
+    to: u32,
+) -> vk::BufferMemoryBarrier<'static> {
     vk::BufferMemoryBarrier::default()
         .buffer(raw)
         .offset(0)
@@ -280,12 +307,24 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_owned_by_someone_outside_or_not_handed_over() {
+        let external = Some(vk::QUEUE_FAMILY_EXTERNAL);
+        assert_eq!(outside_owner(external, 0, false), Ok(external));
+        assert_eq!((outside_owner(None, 0, false), outside_owner(Some(2), 2, false)), (Ok(None), Ok(None)));
+        let foreign = Some(vk::QUEUE_FAMILY_FOREIGN_EXT);
+        assert_eq!(outside_owner(foreign, 0, true), Ok(foreign));
+        assert!(outside_owner(foreign, 0, false).is_err());
+        let refused = outside_owner(Some(1), 0, true).unwrap_err().to_string();
+        assert!(refused.contains("import_buffer"), "{refused}");
+    }
+
+    #[test]
     fn a_buffer_is_handed_over_whole_from_one_family_to_the_other() {
-        let barrier = handing_buffer(vk::Buffer::from_raw(7), 3, 1);
+        let barrier = buffer_between_families(vk::Buffer::from_raw(7), 3, 1);
         assert_eq!((barrier.src_queue_family_index, barrier.dst_queue_family_index), (3, 1));
         assert_eq!((barrier.offset, barrier.size), (0, vk::WHOLE_SIZE));
         let image = describe(&GOOD, (true, true)).unwrap();
-        let barrier = handing(image.barrier(image.layout, image.layout), 3, 1);
+        let barrier = between_families(image.barrier(image.layout, image.layout), 3, 1);
         assert_eq!((barrier.src_queue_family_index, barrier.dst_queue_family_index), (3, 1));
         assert_eq!((barrier.old_layout, barrier.new_layout), (image.layout, image.layout));
     }
@@ -296,13 +335,13 @@ mod tests {
         assert_eq!((image.source(), image.target()), (vk::ImageLayout::GENERAL, vk::ImageLayout::GENERAL));
         assert_eq!(
             Guest { image: Some(image), ..Guest::default() }.visit(),
-            Visit { copied: 2 * 4 * 4 * 3, once: false }
+            Visit { image_bytes: 48, copied: 2 * 48, once: false }
         );
         let left = ForeignImage { leave: vk::ImageLayout::TRANSFER_SRC_OPTIMAL.as_raw(), ..GOOD };
         let image = describe(&left, (true, false)).unwrap();
         assert_eq!(
             Guest { image: Some(image), ..Guest::default() }.visit(),
-            Visit { copied: 48, once: true }
+            Visit { image_bytes: 48, copied: 48, once: true }
         );
     }
 

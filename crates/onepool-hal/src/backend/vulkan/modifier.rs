@@ -5,13 +5,14 @@
 use ash::vk;
 
 use super::device::Device;
-use super::fd::{fd_types, number};
+use super::fd::{fd_types, own};
 use super::guest::{Guest, describe};
 use super::import::refuse;
 use super::importable::DMA_BUF;
 use super::memory::{Buffer, Pool};
 use super::picture::stand_in;
 use crate::backend::{DeviceError, ForeignDmaBufImage, ForeignImage};
+use onepool_core::memory::os::Descriptor;
 
 /// Rows one after the other.
 const LINEAR: u64 = 0;
@@ -98,6 +99,9 @@ pub(super) unsafe fn import(
                 .to_owned(),
         );
     }
+    // SAFETY: as the caller promises.
+    let fd = unsafe { own(given.fd)? };
+    check_modifier(&modifiers(device, image.format), given)?;
     check_format(device, given, &image)?;
     let planes = given
         .planes
@@ -127,7 +131,7 @@ pub(super) unsafe fn import(
         made: Some((raw, vk::DeviceMemory::null())),
     };
     // SAFETY: as the caller promises; a fresh image.
-    let made = unsafe { bind(device, given, raw) }.and_then(|memory| {
+    let made = unsafe { bind(device, given, raw, fd) }.and_then(|memory| {
         guest.made = Some((raw, memory));
         stand_in(device, pool, picture.bytes, guest)
     });
@@ -135,6 +139,58 @@ pub(super) unsafe fn import(
         // SAFETY: nothing uses the image.
         unsafe { guest.destroy(device) };
     })
+}
+
+/// The modifiers that the driver has for a format.
+fn modifiers(device: &Device, format: i32) -> Vec<vk::DrmFormatModifierPropertiesEXT> {
+    let (functions, format) = (device.instance.functions(), vk::Format::from_raw(format));
+    let mut list = vk::DrmFormatModifierPropertiesListEXT::default();
+    let mut found = vk::FormatProperties2::default().push_next(&mut list);
+    // SAFETY: a physical device of the instance with the extension of the structure; first the count alone.
+    unsafe { functions.get_physical_device_format_properties2(device.physical, format, &mut found) };
+    let mut all =
+        vec![vk::DrmFormatModifierPropertiesEXT::default(); list.drm_format_modifier_count as usize];
+    let mut list = vk::DrmFormatModifierPropertiesListEXT::default().drm_format_modifier_properties(&mut all);
+    let mut found = vk::FormatProperties2::default().push_next(&mut list);
+    // SAFETY: as above, with room for as many as there are.
+    unsafe { functions.get_physical_device_format_properties2(device.physical, format, &mut found) };
+    let count = list.drm_format_modifier_count as usize;
+    all.truncate(count);
+    all
+}
+
+/// Whether the driver has the modifier with as many memory planes
+/// (VUID-VkImageDrmFormatModifierExplicitCreateInfoEXT-drmFormatModifierPlaneCount-02265).
+fn check_modifier(
+    all: &[vk::DrmFormatModifierPropertiesEXT],
+    given: &ForeignDmaBufImage,
+) -> Result<(), DeviceError> {
+    let (modifier, count) = (given.modifier, given.plane_count);
+    let Some(found) = all.iter().find(|each| each.drm_format_modifier == modifier) else {
+        return unsupported(format!(
+            "modifier {modifier:#x} for images of format {:?}: ask its driver for the modifiers that it has",
+            vk::Format::from_raw(given.format)
+        ));
+    };
+    match found.drm_format_modifier_plane_count as usize == count {
+        true => Ok(()),
+        false => unsupported(format!(
+            "{count} memory planes of an image with modifier {modifier:#x}, which has {}",
+            found.drm_format_modifier_plane_count
+        )),
+    }
+}
+
+/// Whether the image fits into the dma-buf.
+fn check_size(needed: u64, given: &ForeignDmaBufImage) -> Result<(), DeviceError> {
+    match needed <= given.allocation_bytes {
+        true => Ok(()),
+        false => Err(DeviceError::Limit {
+            what: "the size of an image in a dma-buf",
+            asked: needed,
+            limit: given.allocation_bytes,
+        }),
+    }
 }
 
 /// Whether the driver makes such an image of a dma-buf.
@@ -183,24 +239,28 @@ unsafe fn bind(
     device: &Device,
     given: &ForeignDmaBufImage,
     raw: vk::Image,
+    fd: Descriptor,
 ) -> Result<vk::DeviceMemory, DeviceError> {
     // SAFETY: the image was made on this device.
     let needs = unsafe { device.raw().get_image_memory_requirements(raw) };
-    let bits = needs.memory_type_bits & fd_types(device, given.fd)?;
+    check_size(needs.size, given)?;
+    let bits = needs.memory_type_bits & fd_types(device, &fd)?;
     if bits == 0 {
         return unsupported("a memory type for both the image and the dma-buf".to_owned());
     }
     let mut dedicated = vk::MemoryDedicatedAllocateInfo::default().image(raw);
-    let mut fd = vk::ImportMemoryFdInfoKHR::default().handle_type(DMA_BUF).fd(number(given.fd)?);
+    let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(DMA_BUF).fd(fd.number());
     let info = vk::MemoryAllocateInfo::default()
         .allocation_size(needs.size)
         .memory_type_index(bits.trailing_zeros())
         .push_next(&mut dedicated)
-        .push_next(&mut fd);
+        .push_next(&mut import);
     // SAFETY: a dma-buf, as the caller promises, of a type that it and the image allow
     // (VUID-VkImportMemoryFdInfoKHR-handleType-00667, VUID-VkMemoryDedicatedAllocateInfo-image-01878).
     let memory = unsafe { device.raw().allocate_memory(&info, None) }
         .map_err(|code| refuse(device, "vkAllocateMemory", code))?;
+    // The driver's now.
+    let _ = fd.into_number();
     // SAFETY: fresh image and memory, of its size (VUID-vkBindImageMemory-memory-02989).
     if let Err(code) = unsafe { device.raw().bind_image_memory(raw, memory, 0) } {
         // SAFETY: nothing uses the memory.
@@ -246,6 +306,36 @@ mod tests {
         // What a tiling makes of pitches is the driver's.
         check_planes(&ForeignDmaBufImage { modifier: 1, plane_count: 2, planes: plane(0, 8), ..GOOD }, bytes)
             .unwrap();
+    }
+
+    #[test]
+    fn a_modifier_has_the_planes_that_the_driver_says() {
+        let has = |modifier, planes| vk::DrmFormatModifierPropertiesEXT {
+            drm_format_modifier: modifier,
+            drm_format_modifier_plane_count: planes,
+            ..Default::default()
+        };
+        let all = [has(LINEAR, 1), has(9, 2)];
+        check_modifier(&all, &GOOD).unwrap();
+        let nine = ForeignDmaBufImage { modifier: 9, plane_count: 2, ..GOOD };
+        check_modifier(&all, &nine).unwrap();
+        for (image, text) in [
+            (
+                ForeignDmaBufImage { plane_count: 1, ..nine },
+                "1 memory planes of an image with modifier 0x9, which has 2",
+            ),
+            (ForeignDmaBufImage { modifier: 7, ..GOOD }, "modifier 0x7 for images of format B8G8R8A8_UNORM"),
+        ] {
+            let error = check_modifier(&all, &image).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_image_is_no_larger_than_its_dma_buf() {
+        check_size(GOOD.allocation_bytes, &GOOD).unwrap();
+        let error = check_size(GOOD.allocation_bytes + 1, &GOOD).unwrap_err();
+        assert!(matches!(error, DeviceError::Limit { limit: 2048, .. }), "{error}");
     }
 
     #[test]

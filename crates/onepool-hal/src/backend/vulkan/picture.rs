@@ -58,7 +58,9 @@ pub(super) fn stand_in(
         // What is not taken over has no contents to keep.
         image.layout = vk::ImageLayout::UNDEFINED;
     }
-    let desc = BufferDesc { bytes, placement: Placement::Device, label: "an image's pixels" };
+    // Whole words, so that it can be filled.
+    let words = bytes.next_multiple_of(4);
+    let desc = BufferDesc { bytes: words, placement: Placement::Device, label: "an image's pixels" };
     let mut buffer = pool.create(device, &desc)?;
     // What the host would see there is the last run's.
     buffer.info = BufferInfo { host: None, coherent: true, imported: true, ..buffer.info };

@@ -3,7 +3,7 @@
 use ash::vk;
 
 use super::command::Encoder;
-use super::guest::{Around, Guest, handing, handing_buffer};
+use super::guest::{Around, Guest, between_families, buffer_between_families};
 use super::memory::Buffer;
 use crate::backend::{DeviceError, StageScope};
 use crate::recording::{BufferId, Recording};
@@ -27,8 +27,11 @@ const ALL: vk::PipelineStageFlags = vk::PipelineStageFlags::ALL_COMMANDS;
 const ANY: vk::AccessFlags =
     vk::AccessFlags::from_raw(vk::AccessFlags::MEMORY_READ.as_raw() | vk::AccessFlags::MEMORY_WRITE.as_raw());
 
+/// No stage accesses anything, and a stage mask that is empty allows no access.
 fn stages(scope: StageScope) -> (vk::PipelineStageFlags, vk::AccessFlags) {
-    (vk::PipelineStageFlags::from_raw(scope.stages), vk::AccessFlags::from_raw(scope.access))
+    let stages = vk::PipelineStageFlags::from_raw(scope.stages);
+    let access = vk::AccessFlags::from_raw(scope.access);
+    (stages, if stages.is_empty() { vk::AccessFlags::empty() } else { access })
 }
 
 // SAFETY of the commands below: the command buffer is recording, outside any render pass, on a queue family with compute
@@ -60,14 +63,14 @@ impl Encoder<'_> {
                 }
                 (Some(image), Some(from)) => {
                     let barrier = image.barrier(image.layout, image.layout);
-                    images.push(handing(barrier, from, to).dst_access_mask(ANY));
+                    images.push(between_families(barrier, from, to).dst_access_mask(ANY));
                     if image.source() != image.layout {
                         let barrier = image.barrier(image.layout, image.source());
                         later.push(barrier.dst_access_mask(vk::AccessFlags::TRANSFER_READ));
                     }
                 }
                 (None, Some(from)) => {
-                    buffers.push(handing_buffer(buffer.raw, from, to).dst_access_mask(OWN_USES));
+                    buffers.push(buffer_between_families(buffer.raw, from, to).dst_access_mask(OWN_USES));
                 }
                 _ => {}
             }
@@ -76,7 +79,18 @@ impl Encoder<'_> {
         if !later.is_empty() {
             self.images(&later);
         }
-        let mut copied = false;
+        let mut filled = false;
+        for range in &recording.clears {
+            let buffer = self.buffers.get(range.buffer)?;
+            buffer.check(range)?;
+            // SAFETY: as above; words inside a buffer of the context's own, which is no one's meanwhile
+            // (VUID-vkCmdFillBuffer-dstOffset-00024, -00025, -size-00026, -00028).
+            unsafe {
+                let raw = self.device.raw();
+                raw.cmd_fill_buffer(self.command, buffer.raw, range.offset, range.bytes, 0);
+            }
+            filled = true;
+        }
         for (buffer, image) in
             guests.iter().filter_map(|(buffer, guest)| Some((buffer, guest.image.filter(|i| i.reads)?)))
         {
@@ -87,9 +101,9 @@ impl Encoder<'_> {
                 let region = [image.region()];
                 raw.cmd_copy_image_to_buffer(self.command, image.raw, image.source(), buffer.raw, &region);
             }
-            copied = true;
+            filled = true;
         }
-        if copied {
+        if filled {
             self.order(
                 (vk::PipelineStageFlags::TRANSFER, vk::AccessFlags::TRANSFER_WRITE),
                 (OWN.0, OWN_USES),
@@ -141,10 +155,12 @@ impl Encoder<'_> {
                 }
                 if let Some(to) = guest.owner {
                     let barrier = image.barrier(image.leave, image.leave);
-                    handed.push(handing(barrier, from, to).src_access_mask(vk::AccessFlags::MEMORY_WRITE));
+                    handed.push(
+                        between_families(barrier, from, to).src_access_mask(vk::AccessFlags::MEMORY_WRITE),
+                    );
                 }
             } else if let Some(to) = guest.owner {
-                buffers.push(handing_buffer(buffer.raw, from, to).src_access_mask(OWN.1));
+                buffers.push(buffer_between_families(buffer.raw, from, to).src_access_mask(OWN.1));
             }
         }
         let src = match around.after {
@@ -183,6 +199,10 @@ impl Encoder<'_> {
     ) {
         let memory = [vk::MemoryBarrier::default().src_access_mask(src_access).dst_access_mask(dst_access)];
         let flags = vk::DependencyFlags::empty();
+        // Without synchronization2 a stage mask may not be empty, VUID-vkCmdPipelineBarrier-srcStageMask-03937, -dstStageMask-03937.
+        let or = |stage: vk::PipelineStageFlags, none| if stage.is_empty() { none } else { stage };
+        let src_stages = or(src_stages, vk::PipelineStageFlags::TOP_OF_PIPE);
+        let dst_stages = or(dst_stages, vk::PipelineStageFlags::BOTTOM_OF_PIPE);
         // SAFETY: as above.
         unsafe {
             let raw = self.device.raw();
