@@ -98,8 +98,16 @@ impl Application {
 
 fn runs(c: &mut Criterion) {
     let mut group = c.benchmark_group("run");
-    let Ok(own) = Registry::with_defaults().open("vulkan", &ContextDesc::default()) else {
-        eprintln!("without vulkan");
+    let Some((app, context)) = application() else {
+        eprintln!("left out: no Vulkan 1.3 device that an application can make");
+        return;
+    };
+    // The same device, whatever the order in which they are listed.
+    let open = |at| Registry::with_defaults().open(&format!("vulkan:{at}"), &ContextDesc::default()).ok();
+    let Some(own) = (0..).map_while(open).find(|own| own.info().uuid == context.info().uuid) else {
+        eprintln!("left out: the application's device {} is not among onepool's own", context.info().name);
+        drop(context);
+        app.close();
         return;
     };
     let (plain, bound) = (session(&own), buffers(&own));
@@ -107,7 +115,6 @@ fn runs(c: &mut Criterion) {
     group.bench_function("binding", |b| b.iter(|| binding.run().unwrap()));
     drop((binding, bound, plain, own));
 
-    let Some((app, context)) = application() else { return };
     let (shared, bound) = (session(&context), buffers(&context));
     let mut binding = bind(&shared, &bound);
     group.bench_function("application", |b| b.iter(|| binding.run().unwrap()));
