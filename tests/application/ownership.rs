@@ -79,7 +79,9 @@ fn a_buffer_is_acquired_whole_before_a_run_and_released_whole_after_it() {
     for (found, families) in [(before, taken), (after, given)] {
         let mut found = found.to_vec();
         let mut wanted = vec![handed(x.raw, families), handed(y.raw, families)];
-        [&mut found, &mut wanted].map(|all| all.sort_by_key(|each| format!("{each:?}")));
+        for all in [&mut found, &mut wanted] {
+            all.sort_by_key(|each| format!("{each:?}"));
+        }
         assert_eq!(found, wanted);
     }
     drop((inlay, binding, built, from, to, context));

@@ -268,7 +268,9 @@ impl Queue {
         inner.flush();
         let copy = Command::Copy { src: src.range(), dst: dst.range() };
         let mut recording = Recording { commands: vec![copy], ..Recording::default() };
-        let work = Checker::recording(&inner.core, CONTEXT, &recording, false)?;
+        let mut work = Checker::recording(&inner.core, CONTEXT, &recording, false)?;
+        // Of the copies around it there are none.
+        work.copied = src.bytes();
         inner.open(&mut recording, &work);
         let payload = Payload::Once(Arc::new(work));
         let point = inner.launch(CONTEXT, &payload, || inner.backend.submit(&recording))?;
