@@ -17,6 +17,7 @@ mod passed;
 mod quantized;
 mod row;
 mod structure;
+mod view;
 
 pub use crate::expr::HalfRule;
 pub use absorb::{Absorbed, AbsorbedInput};
@@ -35,6 +36,7 @@ pub use passed::{Passed, PassedBytes};
 pub use quantized::{Quantized, Scaling, ZeroFill};
 pub use row::{Family, OpDef};
 pub use structure::{Elementwise, Port, Structure};
+pub use view::{Strided, View, ViewStep};
 
 use std::any::Any;
 use std::fmt;
@@ -164,6 +166,20 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     /// reads it, or the output `port` as it writes it.
     fn with_transposed(&self, port: Port, perm: &[i64]) -> Option<Arc<dyn Operator>> {
         let _ = (port, perm);
+        None
+    }
+
+    /// What output `output` is of input 0, where it is elements of it in other places, none twice. Where it is
+    /// [`Operator::alias`], that says so.
+    fn view_step(&self, cx: &OpCx, output: usize) -> Option<ViewStep> {
+        let _ = (cx, output);
+        None
+    }
+
+    /// The same operator with the tensor at `port` where it lies in another one, `view.root`, which it then reads or
+    /// writes instead.
+    fn with_view(&self, port: Port, view: &Strided) -> Option<Arc<dyn Operator>> {
+        let _ = (port, view);
         None
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::device::{Places, lower_scaled};
+use super::device::{MAX_ELEMENTS, Places, lower_scaled};
 use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Sink, Steps, check_sizes};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -11,8 +11,8 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::{self, Block, Piece, Source};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Port};
-use crate::shape::Shape;
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Port, Strided};
+use crate::shape::{Shape, ShapeError};
 
 /// ONNX's Attention. Inputs: Q, K, V of `[batch, heads, length, size]` or `[batch, length, heads * size]`,
 /// optionally a mask, past keys and values, and the number of valid keys of each element of the batch.
@@ -32,15 +32,12 @@ pub struct Attention {
     pub window: [Option<usize>; 2],
     /// Which stage of the scores the fourth output shows, as ONNX counts them.
     pub shown: u8,
-    /// Which of Q, K, V and Y of four dimensions are `[batch, length, heads, size]`. Only the planner sets it, where
-    /// it absorbs transposes of heads.
-    pub turned: [bool; 4],
+    /// Where Q, K, V and Y lie in the tensors that the operator then has as inputs and as output 0. Only the planner sets
+    /// it, where it absorbs reshapes, transposes and slices.
+    pub views: [Option<Strided>; 4],
 }
 
-/// `[batch, length, heads, size]` to `[batch, heads, length, size]`, and back.
-const HEADS: [i64; 4] = [0, 2, 1, 3];
-
-// Positions of the inputs; `turned` has Y after the first three.
+// Positions of the inputs; `views` has Y after the first three.
 const Y: usize = 3;
 const Q: usize = 0;
 const K: usize = 1;
@@ -74,7 +71,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
         softcap: attrs.float("softcap", 0.0)?.max(0.0),
         window: [side("left_window_size")?, side("right_window_size")?],
         shown: shown as u8,
-        turned: [false; 4],
+        views: Default::default(),
     }))
 }
 
@@ -96,6 +93,23 @@ pub(super) fn operand(cx: &OpCx, i: usize, heads: Option<usize>) -> Result<Opera
             Err(bad("q_num_heads", "and kv_num_heads must be given for inputs of three dimensions".into()))
         }
         _ => Err(cx.shape_error(i, "three or four dimensions")),
+    }
+}
+
+/// Where the vectors of `view` lie, where they are contiguous.
+fn placed(view: &Strided, heads: Option<usize>) -> Option<Operand4> {
+    let (last, stride) = (view.shape.last()?, view.strides.last()?);
+    (*stride == 1 || *last == 1).then_some(())?;
+    match (view.shape.dims(), &view.strides[..], heads) {
+        (&[b, h, l, d], &[batch, head, row, _], _) => {
+            let steps = Steps { first: view.offset, batch, head, row };
+            Some(Operand4 { sizes: [b, h, l, d], steps })
+        }
+        (&[b, l, w], &[batch, row, _], Some(h)) if h > 0 && w.is_multiple_of(h) => {
+            let steps = Steps { first: view.offset, batch, head: w / h, row };
+            Some(Operand4 { sizes: [b, h, l, w / h], steps })
+        }
+        _ => None,
     }
 }
 
@@ -157,6 +171,8 @@ pub(super) fn present(
 #[derive(Clone, Debug)]
 struct Resolved {
     scaled: Scaled,
+    /// The shape of output 0.
+    output: Shape,
     /// Sizes of the new keys and values in the cache's order.
     k: Steps,
     v: Steps,
@@ -167,11 +183,16 @@ struct Resolved {
 
 impl Attention {
     fn resolve(&self, cx: &OpCx) -> Result<Resolved, OpError> {
-        let operand = |i: usize, heads| match cx.shape(i)?.dims() {
-            &[b, l, h, d] if self.turned[i] => {
-                Ok(Operand4 { sizes: [b, h, l, d], steps: Steps::rows_first(h, l, d) })
+        let operand = |i: usize, heads| match &self.views[i] {
+            None => operand(cx, i, heads),
+            Some(view) => {
+                view.check(cx, i)?;
+                placed(view, heads).ok_or_else(|| cx.shape_error(i, "a view of contiguous vectors"))
             }
-            _ => operand(cx, i, heads),
+        };
+        let rank = |i: usize| match &self.views[i] {
+            None => Ok(cx.shape(i)?.rank()),
+            Some(view) => Ok::<_, OpError>(view.shape.rank()),
         };
         let q = operand(Q, self.heads.map(|h| h.0))?;
         let k = operand(K, self.heads.map(|h| h.1))?;
@@ -179,10 +200,10 @@ impl Attention {
         let [batch, q_heads, q_len, head] = q.sizes;
         let [_, kv_heads, new_len, _] = k.sizes;
         let v_head = v.sizes[3];
-        if cx.shape(Q)?.rank() != cx.shape(K)?.rank() || k.sizes[0] != batch || k.sizes[3] != head {
+        if rank(Q)? != rank(K)? || k.sizes[0] != batch || k.sizes[3] != head {
             return Err(cx.shape_error(K, format!("batch {batch} and heads of {head}, as input 0 has")));
         }
-        if cx.shape(V)?.rank() != cx.shape(K)?.rank() || v.sizes[..3] != k.sizes[..3] {
+        if rank(V)? != rank(K)? || v.sizes[..3] != k.sizes[..3] {
             return Err(cx.shape_error(V, "that of input 1, but for the size of a head"));
         }
         if kv_heads == 0 || !q_heads.is_multiple_of(kv_heads) {
@@ -215,10 +236,22 @@ impl Attention {
             true => Some(mask_steps(cx, MASK, [batch, q_heads, q_len, kv_len])?),
             false => None,
         };
-        let rows_first = cx.shape(Q)?.rank() == 3 || self.turned[Y];
-        let y = match rows_first {
-            true => Steps::rows_first(q_heads, q_len, v_head),
-            false => Steps::heads_first(q_heads, q_len, v_head),
+        let (shape, steps) = match rank(Q)? {
+            3 => (vec![batch, q_len, q_heads * v_head], Steps::rows_first(q_heads, q_len, v_head)),
+            _ => (vec![batch, q_heads, q_len, v_head], Steps::heads_first(q_heads, q_len, v_head)),
+        };
+        let shape = Shape::new(shape)?;
+        let (y, output) = match &self.views[Y] {
+            None => (steps, shape),
+            Some(view) if view.shape != shape => {
+                let (expected, got) = (shape.to_string(), view.shape.to_string());
+                return Err(ShapeError::Mismatch { expected, got }.into());
+            }
+            Some(view) => {
+                let lies = placed(view, Some(q_heads)).filter(|_| view.is_all());
+                let what = || OpError::unsupported("an output whose vectors are not all of a tensor");
+                (lies.ok_or_else(what)?.steps, view.root.clone())
+            }
         };
         let of = |given: Steps, size| if past { Steps::heads_first(kv_heads, kv_len, size) } else { given };
         let scaled = Scaled {
@@ -242,7 +275,7 @@ impl Attention {
             offset: past_len,
             lens_add: 0,
         };
-        Ok(Resolved { scaled, k: k.steps, v: v.steps, past, past_len })
+        Ok(Resolved { scaled, output, k: k.steps, v: v.steps, past, past_len })
     }
 
     fn stage(&self) -> Stage {
@@ -271,14 +304,20 @@ impl Operator for Attention {
         "Attention"
     }
 
-    fn with_transposed(&self, port: Port, perm: &[i64]) -> Option<Arc<dyn Operator>> {
+    fn with_view(&self, port: Port, view: &Strided) -> Option<Arc<dyn Operator>> {
         let at = match port {
             Port::Input(i) => Some(i).filter(|i| *i < Y)?,
             Port::Output(o) => Some(Y).filter(|_| o == 0)?,
         };
+        let Operand4 { sizes, steps } =
+            placed(view, self.heads.map(|h| if at == K || at == V { h.1 } else { h.0 }))?;
+        // Kernels read vectors of whole texels, which stay so.
+        let fours = |n: &usize| n.is_multiple_of(4);
+        let texels = !fours(&sizes[3]) || [steps.first, steps.batch, steps.head, steps.row].iter().all(fours);
+        let fits = texels && view.root.elements() <= MAX_ELEMENTS && (at != Y || view.is_all());
         let mut op = self.clone();
-        let fits = perm == HEADS && self.heads.is_none() && !std::mem::replace(&mut op.turned[at], true);
-        fits.then(|| Arc::new(op) as Arc<dyn Operator>)
+        let is_new = op.views[at].replace(view.clone()).is_none();
+        (fits && is_new).then(|| Arc::new(op) as Arc<dyn Operator>)
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
@@ -296,12 +335,7 @@ impl Operator for Attention {
         }
         let resolved = self.resolve(cx)?;
         let s = &resolved.scaled;
-        let y = match cx.shape(Q)?.rank() {
-            3 => Shape::new([s.batch, s.q_len, s.q_heads * s.v_head])?,
-            _ if self.turned[Y] => Shape::new([s.batch, s.q_len, s.q_heads, s.v_head])?,
-            _ => Shape::new([s.batch, s.q_heads, s.q_len, s.v_head])?,
-        };
-        let mut outputs = vec![TensorInfo::new(dtype, y)];
+        let mut outputs = vec![TensorInfo::new(dtype, resolved.output.clone())];
         // The cache is written even if it is no output, because attention reads it from there.
         if cx.output_count() > 1 || resolved.past {
             for size in [s.head, s.v_head] {

@@ -16,6 +16,8 @@ const PAGED_PARTS: usize = 64;
 const MAX_PARTIAL: usize = 64 << 20;
 /// With fewer work-groups than this, small ones keep a large device busier.
 const MIN_TILES: usize = 512;
+/// Elements of a tensor that kernels can index.
+pub(super) const MAX_ELEMENTS: usize = i32::MAX as usize / 4;
 /// Queries of one invocation of `attention_row.comp`.
 const ROWS: usize = 4;
 /// The most texels of a value that an invocation of it does.
@@ -162,7 +164,7 @@ pub(super) fn lower_scaled(
         s.mask.map_or(0, |m| m.elements),
         if places.scores.is_some() { rows.saturating_mul(s.kv_len) } else { 0 },
     ];
-    if largest.iter().any(|n| *n > i32::MAX as usize / 4) {
+    if largest.iter().any(|n| *n > MAX_ELEMENTS) {
         return Err(OpError::unsupported("attention of more elements than a kernel can index"));
     }
     let args = [places.q, places.k, places.v, places.mask, places.lens, places.y];

@@ -67,7 +67,7 @@ pub(super) struct Scaled {
     pub q: Steps,
     pub k: Steps,
     pub v: Steps,
-    /// [`Steps::heads_first`] or [`Steps::rows_first`].
+    /// The vectors fill the output, from its first element on.
     pub y: Steps,
     pub mask: Option<MaskSteps>,
     pub scale: f32,
@@ -170,18 +170,25 @@ impl Scaled {
         if size == 0 || y.is_empty() {
             return Ok(());
         }
-        let straight = self.q_heads == 1 || self.q_len == 1 || self.y.head >= size;
-        if straight {
+        let (width, steps) = (self.v_head, self.y);
+        // Sizes and steps of batch, heads and rows, in vectors.
+        let axes = [(self.batch, steps.batch), (self.q_heads, steps.head), (self.q_len, steps.row)];
+        let axes = axes.map(|(n, step)| (n, step / width));
+        let straight = [self.q_heads * self.q_len, self.q_len, 1];
+        if axes.iter().zip(straight).all(|((n, step), s)| *n == 1 || *step == s) {
             return self.heads(given, y, scores);
         }
         let mut heads = vec![T::ZERO; y.len()];
         self.heads(given, &mut heads, scores)?;
-        let width = self.v_head;
+        // Vectors fill the output, so that its places count like digits.
+        let digit = |at: usize, (n, step): (usize, usize)| if n == 1 { 0 } else { at / step.max(1) % n };
         par::share(y.chunks_mut(self.q_heads * width).enumerate(), |(r, y)| {
-            let (b, i) = (r / self.q_len, r % self.q_len);
-            for (h, y) in y.chunks_mut(width).enumerate() {
+            for (j, y) in y.chunks_mut(width).enumerate() {
+                let [b, h, i] = axes.map(|axis| digit(r * self.q_heads + j, axis));
                 let from = ((b * self.q_heads + h) * self.q_len + i) * width;
-                y.copy_from_slice(&heads[from..from + width]);
+                if let Some(from) = heads.get(from..from + y.len()) {
+                    y.copy_from_slice(from);
+                }
             }
         });
         Ok(())

@@ -6,8 +6,8 @@ use super::Attention;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::ops::AttrValue;
-use crate::ops::Operator;
 use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, tensor, tensor_of, values};
+use crate::ops::{Operator, Strided};
 use crate::shape::Shape;
 
 /// The operator and sizes of one test.
@@ -26,12 +26,12 @@ struct Case {
 impl Case {
     /// Whether heads lie inside rows.
     fn rows_first(&self) -> bool {
-        self.rows_first || self.op.turned[0]
+        self.rows_first || self.op.views[0].is_some()
     }
 
     fn inputs(&self) -> Vec<Option<Tensor>> {
         let [b, hq, hk, l, s, past, d, dv] = self.sizes;
-        let shape = |h: usize, l: usize, d: usize| match (self.rows_first, self.op.turned[0]) {
+        let shape = |h: usize, l: usize, d: usize| match (self.rows_first, self.op.views[0].is_some()) {
             (true, _) => vec![b, l, h * d],
             (_, true) => vec![b, l, h, d],
             _ => vec![b, h, l, d],
@@ -176,6 +176,17 @@ fn heads(q: usize, kv: usize) -> Attention {
     Attention { heads: Some((q, kv)), ..Attention::default() }
 }
 
+/// `[batch, heads, length, size]` that lies as `[batch, length, heads, size]`.
+fn rows_first([batch, heads, length, size]: [usize; 4]) -> Strided {
+    let shape = |dims: [usize; 4]| Shape::new(dims).unwrap();
+    Strided {
+        root: shape([batch, length, heads, size]),
+        offset: 0,
+        shape: shape([batch, heads, length, size]),
+        strides: vec![length * heads * size, size, heads * size, 1],
+    }
+}
+
 /// Cases over sizes that fill no tile, every kind of mask, window and cache.
 fn cases() -> Vec<Case> {
     let base = Attention::default();
@@ -211,7 +222,8 @@ fn cases() -> Vec<Case> {
         }
     }
     for past in [0, 4] {
-        let op = Attention { turned: [true; 4], ..base.clone() };
+        let views = [[2, 6, 5, 8], [2, 2, 9, 8], [2, 2, 9, 4], [2, 6, 5, 4]].map(|s| Some(rows_first(s)));
+        let op = Attention { views, ..base.clone() };
         all.push(Case { op, mask: Some((vec![5, 9 + past], false)), ..plain([2, 6, 2, 5, 9, past, 8, 4]) });
     }
     // Few queries and so many keys that work-groups share them.
@@ -277,6 +289,18 @@ fn misfits_are_errors() {
     assert!(fails(&op, &[&[1, 3, 3, 4], &[1, 0, 5, 4], &[1, 0, 5, 4]]));
     assert!(fails(&op, &[&[1, 3, 8], &[1, 3, 8], &[1, 3, 8]]));
     assert!(fails(&heads(3, 3), &[&[1, 3, 8], &[1, 3, 8], &[1, 3, 8]]));
+    let sized = [&[1, 5, 3, 4][..], &[1, 1, 5, 4], &[1, 1, 5, 4]];
+    let views = |q: Strided, y: [usize; 4]| Attention {
+        views: [Some(q), None, None, Some(rows_first(y))],
+        ..Attention::default()
+    };
+    let (q, y) = (rows_first([1, 3, 5, 4]), [1, 3, 5, 4]);
+    assert!(!fails(&views(q.clone(), y), &sized));
+    assert!(fails(&views(q.clone(), [1, 5, 3, 4]), &sized));
+    assert!(fails(&views(Strided { offset: 1, ..q.clone() }, y), &sized));
+    assert!(fails(&views(Strided { strides: vec![60, 1, 12, 4], ..q.clone() }, y), &sized));
+    assert!(fails(&views(q.clone(), y), &[&[1, 4, 3, 4], sized[1], sized[2]]));
+    assert!(fails(&views(Strided { shape: Shape::new([15, 4]).unwrap(), ..q }, y), &sized));
     assert!(read_op("Attention", 23, &attrs(&[("qk_matmul_output_mode", AttrValue::Int(4))])).is_err());
     assert!(read_op("Attention", 25, &attrs(&[("left_window_size", AttrValue::Int(-2))])).is_err());
     assert!(read_op("Attention", 23, &attrs(&[("q_num_heads", AttrValue::Int(-1))])).is_err());

@@ -1,5 +1,6 @@
 //! Gather: slices of one axis, picked by indices.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -10,7 +11,9 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{NativeKernel, Unit};
 use crate::ops::movement::region::word;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Passed, PassedBytes};
+use crate::ops::{
+    AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Passed, PassedBytes, ViewStep,
+};
 use crate::shape::Shape;
 
 /// Picks slices of `axis` of input 0 by the indices of input 1; negative ones count from the end.
@@ -98,21 +101,35 @@ impl Gather {
         })
     }
 
-    /// Where the result begins in the data, in bytes, if it lies there as it is: known indices that follow one another.
-    fn contiguous(&self, cx: &OpCx) -> Option<u64> {
-        let Sizes { outer, size, inner, .. } = self.sizes(cx).ok()?;
+    /// The places along the axis, where they are known and follow one another.
+    fn range(&self, cx: &OpCx) -> Option<Range<usize>> {
+        let Sizes { size, .. } = self.sizes(cx).ok()?;
         let places = cx.value(1)?.to_i64s().ok()?.into_iter().map(|i| position(i, size).ok());
         let places: Vec<usize> = places.collect::<Option<_>>()?;
         let first = *places.first()?;
         let follow = places.iter().enumerate().all(|(i, place)| *place == first + i);
+        follow.then(|| first..first + places.len())
+    }
+
+    /// Where the result begins in the data, in bytes, if it lies there as it is.
+    fn contiguous(&self, cx: &OpCx) -> Option<u64> {
+        let Sizes { outer, inner, .. } = self.sizes(cx).ok()?;
+        let first = self.range(cx).filter(|_| outer == 1)?.start;
         let offset = first.checked_mul(inner)?.checked_mul(cx.dtype(0).ok()?.bytes())?;
-        (outer == 1 && follow).then_some(offset as u64)
+        Some(offset as u64)
     }
 }
 
 impl Operator for Gather {
     fn name(&self) -> &'static str {
         "Gather"
+    }
+
+    fn view_step(&self, cx: &OpCx, _: usize) -> Option<ViewStep> {
+        let x = cx.shape(0).ok()?;
+        let mut ranges: Vec<_> = x.iter().map(|size| 0..*size).collect();
+        *ranges.get_mut(x.axis(self.axis).ok()?)? = self.range(cx)?;
+        Some(ViewStep::Part(ranges))
     }
 
     fn quantized_move(&self, _: &OpCx) -> bool {

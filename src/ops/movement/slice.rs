@@ -6,7 +6,7 @@ use super::moves;
 use super::region::{self, Block, Piece, Source, signed_strides};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, ViewStep};
 use crate::shape::{Shape, normalize_axis};
 
 /// Takes a part of its input. Bounds are attributes before opset 10 and inputs 1 to 4 from then on.
@@ -103,6 +103,13 @@ impl Slice {
 impl Operator for Slice {
     fn name(&self) -> &'static str {
         "Slice"
+    }
+
+    fn view_step(&self, cx: &OpCx, _: usize) -> Option<ViewStep> {
+        let axes = self.axes(cx).ok()?;
+        // A step of one place is none.
+        let forward = axes.iter().all(|a| a.step == 1 || a.len == 1);
+        forward.then(|| ViewStep::Part(axes.iter().map(|a| a.start..a.start + a.len).collect()))
     }
 
     fn quantized_move(&self, _: &OpCx) -> bool {

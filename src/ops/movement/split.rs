@@ -6,7 +6,7 @@ use super::moves;
 use super::region::{self, Block, Piece, Source, signed_strides};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, ViewStep};
 use crate::shape::Shape;
 
 /// Cuts its input along `axis`.
@@ -80,6 +80,14 @@ impl Split {
 impl Operator for Split {
     fn name(&self) -> &'static str {
         "Split"
+    }
+
+    fn view_step(&self, cx: &OpCx, output: usize) -> Option<ViewStep> {
+        let (x, sizes) = (cx.shape(0).ok()?, self.sizes(cx).ok()?);
+        let begin: usize = sizes.get(..output)?.iter().sum();
+        let mut ranges: Vec<_> = x.iter().map(|size| 0..*size).collect();
+        *ranges.get_mut(x.axis(self.axis).ok()?)? = begin..begin + sizes.get(output)?;
+        Some(ViewStep::Part(ranges))
     }
 
     fn quantized_move(&self, _: &OpCx) -> bool {

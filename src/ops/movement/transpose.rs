@@ -6,7 +6,7 @@ use super::moves;
 use super::region::{self, Block, Piece, Source, signed_strides};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Structure};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Structure, ViewStep};
 use crate::shape::{Shape, normalize_axis};
 
 /// Dimension `i` of the output is dimension `perm[i]` of the input.
@@ -53,6 +53,10 @@ impl Operator for Transpose {
 
     fn structure(&self) -> Option<Structure<'_>> {
         Some(Structure::Transpose { perm: self.perm.as_deref() })
+    }
+
+    fn view_step(&self, cx: &OpCx, _: usize) -> Option<ViewStep> {
+        self.order(cx.shape(0).ok()?.rank()).ok().map(ViewStep::Transpose)
     }
 
     fn quantized_move(&self, _: &OpCx) -> bool {
