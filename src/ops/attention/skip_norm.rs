@@ -136,7 +136,14 @@ impl Operator for SkipNorm {
             ];
             let (rows, quads, skips) = (word(rows)?, word(len / 4)?, word(skips)?);
             let params = params::SkipNormWide { rows, quads, skips, epsilon: self.epsilon };
-            return lower.dispatch_rows(variants::SkipNormWide { t }.id()?, &spec, &args, &params, groups, true);
+            return lower.dispatch_rows(
+                variants::SkipNormWide { t }.id()?,
+                &spec,
+                &args,
+                &params,
+                groups,
+                true,
+            );
         }
         let grouped = lower.grouped(len);
         let kernel = variants::SkipNorm { t, grouped }.id()?;

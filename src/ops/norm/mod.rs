@@ -13,12 +13,12 @@ mod softmax;
 
 pub use batch_norm::BatchNormalization;
 pub use batch_norm_training::BatchNormTraining;
+pub(crate) use device::teams;
 pub use group_norm::{GroupNormalization, GroupScale};
 pub use layer_norm::LayerNormalization;
 pub use lp_norm::LpNormalization;
 pub use lrn::Lrn;
 pub use mean_variance::MeanVarianceNormalization;
-pub(crate) use device::teams;
 pub(crate) use rows::statistics;
 pub(crate) use softmax::largest;
 pub use softmax::{Softmax, SoftmaxKind};

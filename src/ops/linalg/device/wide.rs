@@ -96,7 +96,8 @@ impl Product {
         let kernel = |eight: bool| {
             let kernel = variants::GemvWide { t: self.dtype, columns, eight, gated }.id().ok()?;
             let each = if eight { 8 } else { 4 };
-            let whole = self.b.in_groups_of(each, self.k, self.n) && (!columns || self.k.is_multiple_of(each));
+            let whole =
+                self.b.in_groups_of(each, self.k, self.n) && (!columns || self.k.is_multiple_of(each));
             (whole && lower.can_run(kernel)).then_some(kernel)
         };
         let kernel = kernel(columns).or_else(|| kernel(false))?;
