@@ -221,7 +221,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ops::Fact;
+    use crate::operator::Fact;
     use crate::tensor::TensorInfo;
 
     fn shape(dims: &[usize]) -> Shape {
