@@ -305,7 +305,7 @@ impl<'a> Batcher<'a> {
     /// ran wait then, to be computed again, but for one whose own logits or grammar failed: that one is gone.
     pub fn step(&mut self) -> Result<Vec<(TextId, Generated)>, GenerateError> {
         if let Err(e) = self.try_step() {
-            (0..self.running.len()).for_each(|at| self.to_waiting(at));
+            (0..self.running.len()).for_each(|at| self.set_waiting(at));
             // What failed may have left in the cache what is no number.
             self.decoder.forget();
             return Err(e);
@@ -427,7 +427,7 @@ impl<'a> Batcher<'a> {
                 if !is_alone {
                     let victim = self.victim();
                     self.counts.preempted += 1;
-                    self.to_waiting(victim);
+                    self.set_waiting(victim);
                     self.decoder.truncate(victim, 0)?;
                 } else if let Some(text) = &mut self.running[at] {
                     // All pages that there are for it are full.
@@ -474,7 +474,7 @@ impl<'a> Batcher<'a> {
     }
 
     /// Lets a text wait again; its place is another's.
-    fn to_waiting(&mut self, at: usize) {
+    fn set_waiting(&mut self, at: usize) {
         if let Some(mut text) = self.running[at].take() {
             text.computed = 0;
             // In the order in which they were added.

@@ -23,7 +23,7 @@ pub(in crate::loader) fn names(path: &Path) -> Result<BTreeSet<String>, LoadErro
     let mut source = Source::open(path)?;
     let walked = skeleton(&mut source, Message::Model).map_err(|e| e.in_file(path))?;
     let model = ModelProto::decode(walked.bytes.as_slice());
-    let model = model.map_err(|e| LoadError::from(decode_error("ONNX model", &e)).in_file(path))?;
+    let model = model.map_err(|e| decode_error("ONNX model", &e).in_file(path))?;
     if let Some(graph) = &model.graph {
         of_graph(graph, &mut names);
     }

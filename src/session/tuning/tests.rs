@@ -272,8 +272,8 @@ fn choices_are_those_of_the_device_at_an_entry() {
         tuner.known(table).into_iter().map(Arc::unwrap_or_clone).collect()
     };
     let none = Choices::default();
-    assert_eq!(of(&[&one]), [choices.clone()]);
-    assert_eq!(of(&[&other]), [none.clone()]);
+    assert_eq!(of(&[&one]), std::slice::from_ref(&choices));
+    assert_eq!(of(&[&other]), std::slice::from_ref(&none));
     assert_eq!(of(&[&other, &one]), [none.clone(), choices.clone()]);
     assert_eq!(of(&[&one, &one, &other]), [choices.clone(), choices, none]);
 }
