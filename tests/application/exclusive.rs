@@ -214,7 +214,7 @@ fn a_written_image_gets_no_bytes_of_someone_elses() {
     drop((binding, built, y, context));
 }
 
-/// A run of several submissions goes on behind `submit`; a semaphore orders the application's commands after it.
+/// A run of several submissions goes on after `submit`; a semaphore orders the application's commands after it.
 #[test]
 fn a_semaphore_follows_all_submissions_of_a_run() {
     let app = App::new(With::All);

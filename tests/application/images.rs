@@ -252,7 +252,7 @@ fn floats_of_images_are_inputs_and_outputs() {
     doubled(vk::Format::R16G16B16A16_SFLOAT, DType::F16, 4, pixels.map(|p| out(&p)), wanted);
 }
 
-/// Pictures of a model are frames in images; pixels beside the rectangle stay.
+/// Pictures of a model are frames in images; pixels outside the rectangle stay.
 #[test]
 fn images_are_frames() {
     let app = App::new(With::All);

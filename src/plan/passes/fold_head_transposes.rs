@@ -75,7 +75,7 @@ fn shape(flow: &Flow, v: ValueId) -> &Shape {
     &flow.values[v].info.shape
 }
 
-/// The value in which input `i` of node `n` lies, behind the most nodes that move elements, and the operator that reads it
+/// The value in which input `i` of node `n` lies, before the most nodes that move elements, and the operator that reads it
 /// there.
 fn source(flow: &Flow, index: &FlowIndex, n: usize, i: usize) -> Option<(ValueId, Arc<dyn Operator>)> {
     let (node, port) = (&flow.nodes[n], Port::Input(i));

@@ -49,7 +49,7 @@ impl Candidate for Way {
 
 /// Fewer time steps are not worth laying out the matrix for.
 const MIN_STEPS: usize = 3;
-/// Words of the registers that a work-group has at most, and those of them that an invocation needs beside its weights.
+/// Words of the registers that a work-group has at most, and those of them that an invocation needs besides its weights.
 const REGISTERS: usize = 1 << 16;
 const OTHER_WORDS: usize = 32;
 /// Invocations that suffice to keep a processor busy.
