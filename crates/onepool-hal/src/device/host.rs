@@ -164,7 +164,8 @@ impl Buffer {
     /// # Errors
     /// [`Problem::Busy`].
     pub fn check_idle(&self, context: &'static str, write: bool) -> Result<(), UsageError> {
-        let (memory, access) = (&self.lease.memory, if write { Access::HOST_WRITE } else { Access::HOST_READ });
+        let (memory, access) =
+            (&self.lease.memory, if write { Access::HOST_WRITE } else { Access::HOST_READ });
         memory.core.state().check_inlays(context, resource_of(memory.id), self.range, access)
     }
 
