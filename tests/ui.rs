@@ -1,7 +1,7 @@
 //! What the compiler must refuse: borrows that end before the device is done with them.
 //!
 //! Each program of tests/ui is compiled against the library that this test was linked with, so that nothing is built twice.
-//! With `ONEPOOL_WRITE_UI=1` what the compiler says is written beside the program.
+//! With `ONEPOOL_WRITE_UI=1` what the compiler says is written next to the program.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

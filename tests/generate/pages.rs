@@ -282,7 +282,7 @@ fn with_data(byte: u8) -> tempfile::TempDir {
     dir
 }
 
-/// Equal graphs beside which lie other weights.
+/// Equal graphs with other weights next to them.
 #[test]
 fn models_whose_weights_are_in_other_files_are_told_apart() {
     let (one, same, other) = (with_data(1), with_data(1), with_data(2));
