@@ -21,13 +21,13 @@ use onepool::backend::vulkan::VulkanDriver;
 use onepool::backend::{ContextDesc, Driver};
 use onepool::device::Context;
 use onepool::kernel::KernelSource;
-use onepool::ops::attention::{Codes, MatMulNBits};
+use onepool::ops::attention::{Attention, Codes, MatMulNBits};
 use onepool::ops::conv::Conv;
 use onepool::ops::ggml::{BlockType, MatMulBlocks, Rows};
 use onepool::ops::linalg::Gemm;
 use onepool::ops::pointwise::Function;
 use onepool::ops::{Activation, Operator, WindowAttrs};
-use onepool::{GraphBuilder, Session, Tensor};
+use onepool::{DType, GraphBuilder, Session, Shape, Tensor, TensorInfo};
 
 use self::disguise::Disguised;
 
@@ -90,7 +90,8 @@ fn with_matrices() -> Option<(Context, Arc<Mutex<HashSet<String>>>)> {
     let seen: Arc<Mutex<HashSet<String>>> = Arc::default();
     let names = Arc::clone(&seen);
     let disguised = disguised.replacing(move |name| {
-        let files = ["nbits_matrix", "block_matrix", "gemm_matrix", "conv_matrix", "conv_patch"];
+        let files =
+            ["nbits_matrix", "block_matrix", "gemm_matrix", "conv_matrix", "conv_patch", "attention_matrix"];
         let file = files.into_iter().find(|file| name.starts_with(file))?;
         names.lock().unwrap().insert(name.to_owned());
         Some(plain(file, name))
@@ -402,7 +403,16 @@ fn check(op: Arc<dyn Operator>, inputs: &[Option<Tensor>], name: &str, context: 
 fn products_are_those_of_the_native_function() {
     let Some((context, seen)) = with_matrices() else { return };
     // Sizes that are no multiples of a tile.
-    for [m, n, k] in [[40, 72, 40], [36, 68, 20], [136, 1032, 48], [20, 24, 1160], [132, 1028, 36]] {
+    let sizes = [
+        [40, 72, 40],
+        [36, 68, 20],
+        [136, 1032, 48],
+        [20, 24, 1160],
+        [132, 1028, 36],
+        [248, 1000, 40],
+        [252, 1004, 36],
+    ];
+    for [m, n, k] in sizes {
         for turned in 0..4 {
             let (trans_a, trans_b) = (turned % 2 == 1, turned / 2 == 1);
             let activation = Activation::of(Function::Relu);
@@ -414,7 +424,7 @@ fn products_are_those_of_the_native_function() {
         }
     }
     let seen = seen.lock().unwrap();
-    for name in ["f16x8", "f16x4", "f16x8_small", "f16x4_small"] {
+    for name in ["f16x8_128", "f16x4_128", "f16x8_64", "f16x4_64", "f16x8_32", "f16x4_32"] {
         assert!(seen.contains(&format!("gemm_matrix_{name}")), "{name} of {seen:?}");
     }
     assert_eq!(context.validation_messages(), Vec::<String>::new());
@@ -454,6 +464,81 @@ fn convolutions_are_those_of_the_native_function() {
     let seen = seen.lock().unwrap();
     for name in ["matrix_f16", "matrix_f16_small", "patch_f16_16", "patch_f16_32", "patch_f16_64"] {
         assert!(seen.contains(&format!("conv_{name}")), "{name} of {seen:?}");
+    }
+    assert_eq!(context.validation_messages(), Vec::<String>::new());
+}
+
+/// Every size of a vector, kind of mask, window, and number of valid keys; few work-groups and many.
+#[test]
+fn attention_is_that_of_the_native_function() {
+    let Some((context, seen)) = with_matrices() else { return };
+    let plain = Attention::default();
+    let causal = Attention { causal: true, ..plain.clone() };
+    let window = Attention { window: [Some(20), None], softcap: 2.0, ..causal.clone() };
+    let shared = Attention { heads: Some((4, 2)), ..causal.clone() };
+    // Batch, heads of queries and of keys, queries, keys, elements of a key and of a value.
+    let none: &[usize] = &[];
+    for (op, [b, hq, hk, l, s, d, dv], mask, bools, lens) in [
+        (&plain, [1, 2, 2, 5, 9, 8, 16], none, false, none),
+        (&plain, [1, 2, 2, 70, 150, 64, 64], none, false, none),
+        (&causal, [1, 4, 2, 100, 100, 32, 24], none, false, none),
+        (&causal, [2, 2, 1, 20, 140, 128, 128], &[20, 140], false, none),
+        (&plain, [2, 8, 8, 70, 70, 40, 40], &[2, 1, 70, 70], true, none),
+        (&plain, [1, 2, 2, 33, 70, 96, 128], &[33, 70], true, none),
+        (&causal, [3, 6, 2, 17, 80, 16, 8], none, false, &[80, 30, 0]),
+        (&window, [2, 8, 4, 90, 90, 64, 32], none, false, none),
+        (&window, [2, 8, 4, 66, 66, 128, 120], none, false, none),
+        (&shared, [1, 4, 2, 24, 24, 64, 64], none, false, none),
+    ] {
+        // Quarters: their products are exact, and scores are not so large that one key has all the weight.
+        let quarters = |shape: [usize; 4], seed: u32| {
+            let n = shape.iter().product();
+            Some(floats(&shape, true, numbers(n, 9, seed).map(|v| (v as f32 - 4.0) / 4.0)))
+        };
+        let given = match mask.iter().product::<usize>() {
+            _ if mask.is_empty() => None,
+            n if bools => {
+                let bytes: Vec<u8> = numbers(n, 4, 7).map(|v| u8::from(v > 0)).collect();
+                Some(
+                    Tensor::from_bytes(TensorInfo::new(DType::Bool, Shape::new(mask).unwrap()), &bytes)
+                        .unwrap(),
+                )
+            }
+            n => Some(floats(
+                mask,
+                true,
+                numbers(n, 9, 7).map(|v| if v == 0 { f32::NEG_INFINITY } else { v as f32 / 4.0 }),
+            )),
+        };
+        let lens = (!lens.is_empty())
+            .then(|| Tensor::new([b], &lens.iter().map(|n| *n as i64).collect::<Vec<_>>()).unwrap());
+        let mut inputs =
+            vec![quarters([b, hq, l, d], 1), quarters([b, hk, s, d], 2), quarters([b, hk, s, dv], 3), given];
+        if lens.is_some() {
+            inputs.extend([None, None, lens]);
+        }
+        let op: Arc<dyn Operator> = Arc::new(op.clone());
+        let want = run(op.clone(), &inputs, None);
+        let got = run(op, &inputs, Some(&context));
+        // Weights are rounded to float16 before the sums.
+        let wrong = got.iter().zip(&want).position(|(got, want)| (got - want).abs() > 2e-3);
+        let values = wrong.map(|at| (at, got[at], want[at]));
+        let case = format!("{b} {hq} {hk} {l} {s} {d} {dv} {mask:?}");
+        assert!(got.len() == want.len() && wrong.is_none(), "{case}: (element, value, expected) {values:?}");
+    }
+    let seen = seen.lock().unwrap();
+    for (name, bytes) in [
+        ("32", 24 << 10),
+        ("64", 29 << 10),
+        ("64_bool", 29 << 10),
+        ("128", 45 << 10),
+        ("32_few", 20 << 10),
+        ("64_few", 29 << 10),
+        ("128_few", 48 << 10),
+        ("128_few_bool", 48 << 10),
+    ] {
+        let fits = context.info().limits.max_local_bytes >= bytes;
+        assert_eq!(seen.contains(&format!("attention_matrix_f16_{name}")), fits, "{name} of {seen:?}");
     }
     assert_eq!(context.validation_messages(), Vec::<String>::new());
 }

@@ -1,22 +1,24 @@
 // The results of parts of keys (attention_split.comp) as those of all keys: a work-group does one query of one head.
 // Of each part there are its largest score, the sum of its weights, two unused numbers, and its weighted values.
-// variant: f32  T=f32
-// variant: f16  T=f16 EXT_STORAGE16
+// variant: f32  T=f32 VEC=vec4
+// variant: f16  T=f16 VEC=f16vec4 EXT_STORAGE16
 #version 450
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
 
-layout(local_size_x = 64) in;
+layout(local_size_x = 256) in;
 
-layout(set = 0, binding = 0, std430) readonly buffer Parts { float parts[]; };
+layout(set = 0, binding = 0, std430) readonly buffer Parts { vec4 parts[]; };
 #define SINKS 1
 #define ONLY_SINKS
 #include "attention.glsl"
+SPEC(6, uint, COLS, 16u);     // groups of four in a value, rounded up to a power of two of 1 to 64
 SPEC(9, uint, PARTS, 1u);     // of the keys
-layout(set = 0, binding = 2, std430) writeonly buffer Y { T y[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer Y { VEC y[]; };
 
-shared float shown[64];
+shared vec2 shown[256];
+shared vec4 sums[256];
 
 void main()
 {
@@ -28,56 +30,57 @@ void main()
     uint row = group % p.q_len;
     uint rest = group / p.q_len;
     begin(rest / p.q_heads, rest % p.q_heads);
-    uint size = p.v_head + 4u;
+    uint col = t % COLS;
+    uint strip = t / COLS;
+    uint strips = 256u / COLS;
+    uint size = p.v_head / 4u + 1u;
     uint from = group * PARTS * size;
     float top = HIDDEN;
-    for (uint n = t; n < PARTS; n += 64u) {
-        top = max(top, parts[from + n * size]);
-    }
-    shown[t] = top;
-    barrier();
-    for (uint step = 32u; step > 0u; step /= 2u) {
-        if (t < step) {
-            shown[t] = max(shown[t], shown[t + step]);
-        }
-        barrier();
-    }
-    top = shown[0];
-    float largest = top;
-    barrier();
     float total = 0.0;
-    for (uint n = t; n < PARTS; n += 64u) {
-        total += parts[from + n * size + 1u] * weight(parts[from + n * size], top);
-    }
-    shown[t] = total;
-    barrier();
-    for (uint step = 32u; step > 0u; step /= 2u) {
-        if (t < step) {
-            shown[t] += shown[t + step];
+    vec4 sum = vec4(0.0);
+    for (uint begins = 0u; begins < PARTS; begins += 256u) {
+        uint count = min(256u, PARTS - begins);
+        if (t < count) {
+            shown[t] = parts[from + (begins + t) * size].xy;
+        }
+        // What the parts of keys that a sequence has not reached have here weighs nothing.
+        vec4 next = vec4(0.0);
+        if (strip < count && 4u * col < p.v_head) {
+            next = parts[from + (begins + strip) * size + 1u + col];
         }
         barrier();
-    }
-    total = shown[0];
-    float share = sink_into(top, total) / total;
-    uint to = batch * p.y_batch + head * p.y_head + row * p.y_row;
-    for (uint first = 0u; first < p.v_head; first += 64u) {
-        uint d = first + t;
-        float sum = 0.0;
-        for (uint begins = 0u; begins < PARTS; begins += 64u) {
-            barrier();
-            uint n = begins + t;
-            shown[t] = n < PARTS ? weight(parts[from + n * size], largest) : 0.0;
-            barrier();
-            // The parts of keys that a sequence has not reached come last, and weigh nothing.
-            uint count = min(64u, PARTS - begins);
-            for (uint i = 0u; i < count && d < p.v_head; ++i) {
-                if (shown[i] > 0.0) {
-                    sum = fma(shown[i], parts[from + (begins + i) * size + 4u + d], sum);
-                }
+        float most = top;
+        for (uint n = 0u; n < count; ++n) {
+            most = max(most, shown[n].x);
+        }
+        float factor = is_hidden(top) ? 0.0 : exp(top - most);
+        sum *= factor;
+        total *= factor;
+        top = most;
+        for (uint n = 0u; n < count; ++n) {
+            total += shown[n].y * weight(shown[n].x, top);
+        }
+        for (uint n = strip; n < count; n += strips) {
+            vec4 own = next;
+            if (n + strips < count && 4u * col < p.v_head) {
+                next = parts[from + (begins + n + strips) * size + 1u + col];
+            }
+            float w = weight(shown[n].x, top);
+            if (w > 0.0) {
+                sum = fma(vec4(w), own, sum);
             }
         }
-        if (d < p.v_head) {
-            y[to + d] = T(is_hidden(largest) ? 0.0 : sum * share);
+        barrier();
+    }
+    sums[t] = sum;
+    bool hidden = is_hidden(top);
+    float share = sink_into(top, total) / total;
+    barrier();
+    if (t < COLS && 4u * t < p.v_head) {
+        for (uint s = 1u; s < strips; ++s) {
+            sum += sums[s * COLS + t];
         }
+        uint to = batch * p.y_batch + head * p.y_head + row * p.y_row;
+        y[to / 4u + t] = VEC(hidden ? vec4(0.0) : sum * share);
     }
 }

@@ -33,7 +33,7 @@ layout(set = 0, binding = 2, std430) readonly buffer V { VEC v[]; };
 #define SINKS 6
 #define PAGES_AT 7
 #include "attention.glsl"
-layout(set = 0, binding = 5, std430) writeonly buffer Parts { float parts[]; };
+layout(set = 0, binding = 5, std430) writeonly buffer Parts { vec4 parts[]; };
 SPEC(6, uint, COLS, 16u);     // groups of four in a value, rounded up to a power of two of 1 to 64
 SPEC(7, uint, QUERIES, 1u);   // of a work-group, 1 to QUERIES_MAX
 SPEC(9, uint, PARTS, 1u);     // of the keys
@@ -51,6 +51,8 @@ const uint LEAST_KEYS = 32u;  // rust: the fewest keys of a part but the last
 const uint LANES = 4u;        // invocations that share the product with one key
 const uint ABREAST = 128u / LANES;
 const uint EACH = 128u / QUERIES_MAX;
+const uint QUADS = HEAD_MAX / 4u / LANES;  // groups of four of a key that an invocation has
+const uint AHEAD = 4u;        // values that are read before their weights are known
 
 shared vec4 query[QUERIES_MAX * HEAD_MAX / 4u];
 shared float scores[QUERIES_MAX * KEYS];
@@ -104,6 +106,67 @@ uint fresh_at(uint part, uint kv, uint row)
 }
 #endif
 
+uint kv;
+uint first_query;
+uint count;    // queries of this work-group
+uint first;    // key
+uint keys;
+
+vec4 held[QUADS];
+int stored;    // the row of the key in `held`
+
+// Reads this invocation's groups of key number `key`, whose row is none where there is no such key.
+void fetch_key(uint key, uint k_first, uint quads)
+{
+    stored = key < keys ? key_row(first + key) : -1;
+    if (stored < 0) {
+        return;
+    }
+    uint from = (k_first + uint(stored) * p.k_row) / 4u;
+#ifdef FRESH
+    int row = int(first + key) - offset;
+    bool own_row = row >= 0 && row < int(p.q_len);
+    uint fresh = own_row ? fresh_at(0u, kv, uint(row)) / 4u : 0u;
+    bool writes = own_row && uint(row) * p.share - first_query < count;
+#endif
+    [[unroll]] for (uint n = 0u; n < QUADS; ++n) {
+        uint i = gl_LocalInvocationIndex % LANES + n * LANES;
+        if (i < quads) {
+#ifdef FRESH
+            if (own_row) {
+                held[n] = rotated(vec4(new_k[fresh + i]), vec4(new_k[fresh + partner(i)]), i, int(first + key));
+                if (writes) {
+                    k[from + i] = VEC(held[n]);
+                }
+                continue;
+            }
+#endif
+            held[n] = vec4(k[from + i]);
+        }
+    }
+}
+
+// Group `col` of the value of key number `key`; 0 where there is none.
+vec4 fetch_value(uint key, uint v_first, uint col)
+{
+    int stored = key < keys && 4u * col < p.v_head ? key_row(first + key) : -1;
+    if (stored < 0) {
+        return vec4(0.0);
+    }
+    uint at = (v_first + uint(stored) * p.v_row) / 4u + col;
+#ifdef FRESH
+    int row = int(first + key) - offset;
+    if (row >= 0 && row < int(p.q_len)) {
+        vec4 own = vec4(new_v[fresh_at(1u, kv, uint(row)) / 4u + col]);
+        if (uint(row) * p.share - first_query < count) {
+            v[at] = VEC(own);
+        }
+        return own;
+    }
+#endif
+    return vec4(v[at]);
+}
+
 void main()
 {
     uint group = linear_group();
@@ -115,15 +178,38 @@ void main()
     uint bands = (each + QUERIES - 1u) / QUERIES;
     uint part = group % PARTS;
     uint rest = group / PARTS;
-    uint first_query = rest % bands * QUERIES;
+    first_query = rest % bands * QUERIES;
     rest /= bands;
     uint kv_heads = p.q_heads / p.share;
-    uint kv = rest % kv_heads;
+    kv = rest % kv_heads;
     begin(rest / kv_heads, 0u);
     uint k_first = p.k_first + batch * p.k_batch + kv * p.k_head;
     uint v_first = p.v_first + batch * p.v_batch + kv * p.v_head_step;
-    uint count = min(QUERIES, each - first_query);
+    count = min(QUERIES, each - first_query);
     uint quads = p.head / 4u;
+    // The keys that any of the queries sees, in equal parts.
+    ivec2 range = seen(first_query / p.share, (first_query + count - 1u) / p.share + 1u);
+    uint all = uint(max(range.y - range.x, 0));
+    uint span = max((all + PARTS - 1u) / PARTS, LEAST_KEYS);
+    uint begins = min(part * span, all);
+    keys = min(span, all - begins);
+    first = uint(range.x) + begins;
+    uint size = p.v_head / 4u + 1u;
+    if (keys == 0u) {
+        // Without weights nobody reads sums.
+        for (uint n = t; n < count; n += 128u) {
+            parts[(place(kv, first_query + n) * PARTS + part) * size] = vec4(HIDDEN, 0.0, 0.0, 0.0);
+        }
+        return;
+    }
+    fetch_key(t / LANES, k_first, quads);
+    uint col = t % COLS;
+    uint strip = t / COLS;
+    uint strips = 128u / COLS;
+    vec4 values[AHEAD];
+    [[unroll]] for (uint n = 0u; n < AHEAD; ++n) {
+        values[n] = fetch_value(strip + n * strips, v_first, col);
+    }
     for (uint i = t; i < count * quads; i += 128u) {
         uint n = first_query + i / quads;
         uint from = p.q_first + batch * p.q_batch + (kv * p.share + n % p.share) * p.q_head + n / p.share * p.q_row;
@@ -135,13 +221,6 @@ void main()
         query[i] = vec4(q[from / 4u + i % quads]);
 #endif
     }
-    // The keys that any of the queries sees, in equal parts.
-    ivec2 range = seen(first_query / p.share, (first_query + count - 1u) / p.share + 1u);
-    uint all = uint(max(range.y - range.x, 0));
-    uint span = max((all + PARTS - 1u) / PARTS, LEAST_KEYS);
-    uint begins = min(part * span, all);
-    uint keys = min(span, all - begins);
-    uint first = uint(range.x) + begins;
     barrier();
 
     uint lane = t % LANES;
@@ -150,36 +229,21 @@ void main()
         [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
             own[n] = 0.0;
         }
-        int stored = key < keys ? key_row(first + key) : -1;
-        if (stored >= 0) {
-            uint from = (k_first + uint(stored) * p.k_row) / 4u;
-#ifdef FRESH
-            int row = int(first + key) - offset;
-            bool own_row = row >= 0 && row < int(p.q_len);
-            uint fresh = own_row ? fresh_at(0u, kv, uint(row)) / 4u : 0u;
-            bool writes = own_row && uint(row) * p.share - first_query < count;
-#endif
-            for (uint i = lane; i < quads; i += LANES) {
-#ifdef FRESH
-                vec4 quad;
-                if (own_row) {
-                    quad = rotated(vec4(new_k[fresh + i]), vec4(new_k[fresh + partner(i)]), i, int(first + key));
-                    if (writes) {
-                        k[from + i] = VEC(quad);
-                    }
-                } else {
-                    quad = vec4(k[from + i]);
-                }
-#else
-                vec4 quad = vec4(k[from + i]);
-#endif
-                [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
-                    if (n < QUERIES) {
-                        own[n] += dot(query[n * quads + i], quad);
+        bool is_stored = stored >= 0;
+        if (is_stored) {
+            [[unroll]] for (uint h = 0u; h < QUADS; ++h) {
+                uint i = lane + h * LANES;
+                if (i < quads) {
+                    vec4 quad = held[h];
+                    [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
+                        if (n < QUERIES) {
+                            own[n] += dot(query[n * quads + i], quad);
+                        }
                     }
                 }
             }
         }
+        fetch_key(key + ABREAST, k_first, quads);
         [[unroll]] for (uint n = 0u; n < QUERIES_MAX / 4u; ++n) {
             sums[n][t] = vec4(own[4u * n], own[4u * n + 1u], own[4u * n + 2u], own[4u * n + 3u]);
         }
@@ -192,14 +256,14 @@ void main()
                 float s = sums[n][from][lane] + sums[n][from + 1u][lane] + sums[n][from + 2u][lane] + sums[n][from + 3u][lane];
                 uint i = first_query + own_query;
                 head = kv * p.share + i % p.share;
-                float add = stored < 0 ? HIDDEN : bias(i / p.share, first + key);
+                float add = is_stored ? bias(i / p.share, first + key) : HIDDEN;
                 scores[own_query * KEYS + key] = masked(capped(s * p.scale), add);
             }
         }
         barrier();
     }
 
-    // Weights relative to the largest score of each query, and their sum: 16 invocations do one query.
+    // Weights relative to the largest score of each query, and their sum: EACH invocations do one query.
     uint own_query = t / EACH;
     bool inside = own_query < count;
     float top = HIDDEN;
@@ -208,13 +272,9 @@ void main()
     }
     sums[0][t].x = top;
     barrier();
-    for (uint step = EACH / 2u; step > 0u; step /= 2u) {
-        if (t % EACH < step) {
-            sums[0][t].x = max(sums[0][t].x, sums[0][t + step].x);
-        }
-        barrier();
+    for (uint n = 0u; n < EACH; ++n) {
+        top = max(top, sums[0][own_query * EACH + n].x);
     }
-    top = sums[0][own_query * EACH].x;
     float total = 0.0;
     for (uint key = t % EACH; inside && key < keys; key += EACH) {
         float w = weight(scores[own_query * KEYS + key], top);
@@ -223,46 +283,31 @@ void main()
     }
     sums[1][t].x = total;
     barrier();
-    for (uint step = EACH / 2u; step > 0u; step /= 2u) {
-        if (t % EACH < step) {
-            sums[1][t].x += sums[1][t + step].x;
-        }
-        barrier();
-    }
     if (t % EACH == 0u && inside) {
-        uint to = (place(kv, first_query + own_query) * PARTS + part) * (p.v_head + 4u);
-        parts[to] = top;
-        parts[to + 1u] = sums[1][t].x;
+        total = 0.0;
+        for (uint n = 0u; n < EACH; ++n) {
+            total += sums[1][t + n].x;
+        }
+        parts[(place(kv, first_query + own_query) * PARTS + part) * size] = vec4(top, total, 0.0, 0.0);
     }
-    barrier();
 
-    uint strip = t / COLS;
-    uint strips = 128u / COLS;
-    uint col = t % COLS;
     vec4 result[QUERIES_MAX];
     [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
         result[n] = vec4(0.0);
     }
-    for (uint key = strip; key < keys && 4u * col < p.v_head; key += strips) {
-        int stored = key_row(first + key);
-        if (stored < 0) {
-            continue;
-        }
-        uint at = (v_first + uint(stored) * p.v_row) / 4u + col;
-#ifdef FRESH
-        int row = int(first + key) - offset;
-        vec4 quad;
-        if (row >= 0 && row < int(p.q_len)) {
-            quad = vec4(new_v[fresh_at(1u, kv, uint(row)) / 4u + col]);
-            if (uint(row) * p.share - first_query < count) {
-                v[at] = VEC(quad);
+    [[unroll]] for (uint ahead = 0u; ahead < AHEAD; ++ahead) {
+        uint key = strip + ahead * strips;
+        if (key < keys) {
+            vec4 quad = values[ahead];
+            [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
+                if (n < count) {
+                    result[n] = fma(vec4(scores[n * KEYS + key]), quad, result[n]);
+                }
             }
-        } else {
-            quad = vec4(v[at]);
         }
-#else
-        vec4 quad = vec4(v[at]);
-#endif
+    }
+    for (uint key = strip + AHEAD * strips; key < keys; key += strips) {
+        vec4 quad = fetch_value(key, v_first, col);
         [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
             if (n < count) {
                 result[n] = fma(vec4(scores[n * KEYS + key]), quad, result[n]);
@@ -270,24 +315,24 @@ void main()
         }
     }
     [[unroll]] for (uint four = 0u; four < QUERIES_MAX; four += 4u) {
-        [[unroll]] for (uint n = 0u; n < 4u; ++n) {
-            sums[n][t] = result[four + n];
-        }
-        barrier();
-        for (uint i = t; i < 4u * COLS; i += 128u) {
-            uint n = i / COLS;
-            uint quad = i % COLS;
-            if (four + n < count && 4u * quad < p.v_head) {
-                vec4 sum = vec4(0.0);
-                for (uint s = 0u; s < strips; ++s) {
-                    sum += sums[n][s * COLS + quad];
-                }
-                uint to = (place(kv, first_query + four + n) * PARTS + part) * (p.v_head + 4u) + 4u + 4u * quad;
-                [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                    parts[to + e] = sum[e];
+        if (four < QUERIES) {
+            // What was read of `sums` before is done with.
+            barrier();
+            [[unroll]] for (uint n = 0u; n < 4u; ++n) {
+                sums[n][t] = result[four + n];
+            }
+            barrier();
+            for (uint i = t; i < 4u * COLS; i += 128u) {
+                uint n = i / COLS;
+                uint quad = i % COLS;
+                if (four + n < count && 4u * quad < p.v_head) {
+                    vec4 sum = vec4(0.0);
+                    for (uint s = 0u; s < strips; ++s) {
+                        sum += sums[n][s * COLS + quad];
+                    }
+                    parts[(place(kv, first_query + four + n) * PARTS + part) * size + 1u + quad] = sum;
                 }
             }
         }
-        barrier();
     }
 }

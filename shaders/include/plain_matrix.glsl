@@ -11,6 +11,7 @@
 #define RIGHT Right
 #define SUMS mat2x4
 #define NO_SUMS mat2x4(0.0)
+#define PRODUCTS(left, right) matrixCompMult(left, right)
 #define ROW_MAJOR 0u
 #define COLUMN_MAJOR 1u
 #define coopMatLoad(matrix, from, first, stride, order) fetch_matrix(matrix, first, stride, order)

@@ -1,11 +1,13 @@
-// Product of float16 matrices by cooperative matrices of 16 x 16 x 16, summed in float32, by work-groups of eight
-// subgroups: 128 x 128 elements each, a subgroup 64 x 32, or (small) 32 x 64 elements, a subgroup 16 x 32 in one of two slices
-// of each step.
+// Product of float16 matrices by cooperative matrices of 16 x 16 x 16, summed in float32. A work-group makes
+// ROWS x COLS elements: 128 x 128 by four subgroups of 64 x 64; 64 x 64 by eight of 32 x 32, or 32 x 64 by eight of 16 x 32,
+// each in one of two slices of each step.
 // Read in groups of eight (x8) or four (x4) elements: sizes along contiguous axes and all strides are multiples of that.
-// variant: f16x8        T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8
-// variant: f16x4        T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4
-// variant: f16x8_small  T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8 SMALL
-// variant: f16x4_small  T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4 SMALL
+// variant: f16x8_128  T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8 ROWS=128
+// variant: f16x4_128  T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4 ROWS=128
+// variant: f16x8_64   T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8 ROWS=64
+// variant: f16x4_64   T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4 ROWS=64
+// variant: f16x8_32   T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8 ROWS=32
+// variant: f16x4_32   T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4 ROWS=32
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_EXT_control_flow_attributes : require
@@ -27,24 +29,29 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { f16vec4 y[]; };
 #define PART vec4
 #include "parts.glsl"
 
-#ifdef SMALL
-const uint ROWS = 32u;  // rust SMALL_ROWS: rows of a small tile
-const uint COLS = 64u;  // rust SMALL_COLS: columns of a small tile
-const uint DEPTH = 128u;  // rust SMALL_DEPTH: depth that a step of a small tile sums
-#define SUB_ROWS 1
+#if ROWS == 128
+const uint COLS = 128u;  // rust COLS_128: columns of a tile of 128 rows
+const uint DEPTH = 32u;  // rust DEPTH_128: depth that a step of it sums
+const uint SUBS = 4u;    // rust SUBS_128: subgroups for it
+#define SUB_ROWS 4
+#define SUB_COLS 4
+const uint SLICES = 1u;
+#elif ROWS == 64
+const uint COLS = 64u;   // rust COLS_64: columns of a tile of 64 rows
+const uint DEPTH = 64u;  // rust DEPTH_64: depth that a step of it sums
+const uint SUBS = 8u;    // rust SUBS_64: subgroups for it
+#define SUB_ROWS 2
 #define SUB_COLS 2
-const uint SUBS_ACROSS = 2u;
 const uint SLICES = 2u;
 #else
-const uint ROWS = 128u;  // rust: rows of a tile
-const uint COLS = 128u;  // rust: columns of a tile
-const uint DEPTH = 32u;  // rust: depth that a step sums
-#define SUB_ROWS 4
+const uint COLS = 64u;    // rust COLS_32: columns of a tile of 32 rows
+const uint DEPTH = 128u;  // rust DEPTH_32: depth that a step of it sums
+const uint SUBS = 8u;     // rust SUBS_32: subgroups for it
+#define SUB_ROWS 1
 #define SUB_COLS 2
-const uint SUBS_ACROSS = 4u;
-const uint SLICES = 1u;
+const uint SLICES = 2u;
 #endif
-const uint SUBS = 8u;  // rust: subgroups for a tile
+const uint SUBS_ACROSS = 2u;
 const uint THREADS = gl_WorkGroupSize.x;
 const uint A_LOADS = ROWS * DEPTH / EACH / THREADS;
 const uint B_LOADS = COLS * DEPTH / EACH / THREADS;
@@ -245,12 +252,22 @@ void main()
     uint y_first = PARTS > 1u ? first_of_part(p.m, p.n) : p.y_first + batch * p.m * p.n;
     LEAVE(0u, 0u)
     LEAVE(0u, 1u)
-#ifndef SMALL
+#if SUB_ROWS > 1
     LEAVE(1u, 0u)
     LEAVE(1u, 1u)
+#endif
+#if SUB_ROWS > 2
+    LEAVE(0u, 2u)
+    LEAVE(0u, 3u)
+    LEAVE(1u, 2u)
+    LEAVE(1u, 3u)
     LEAVE(2u, 0u)
     LEAVE(2u, 1u)
+    LEAVE(2u, 2u)
+    LEAVE(2u, 3u)
     LEAVE(3u, 0u)
     LEAVE(3u, 1u)
+    LEAVE(3u, 2u)
+    LEAVE(3u, 3u)
 #endif
 }

@@ -43,6 +43,7 @@ mod gguf;
 mod grammar;
 mod growing;
 mod io;
+mod logit_scan;
 mod logits;
 mod padded;
 mod page_plan;

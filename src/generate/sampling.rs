@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::error::GenerateError;
-use crate::simd::wide;
+use super::logit_scan::{NotANumber, at_least, bound_of, most_likely, sum_of_weights};
 
 /// How the next token is chosen. The settings apply in the order of the fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,6 +21,11 @@ pub struct Sampling {
     /// Chooses the sequence of random numbers: equal logits and seeds give equal tokens.
     pub seed: u64,
 }
+
+/// Vocabularies of more tokens than this are not sorted as a whole.
+const LARGE: usize = 2048;
+/// How far below the largest logit candidates are sought, in units of the temperature.
+const NATS: [f32; 2] = [6.0, 14.0];
 
 impl Sampling {
     /// The most likely token, always; of several the one of the lowest number.
@@ -113,9 +118,9 @@ impl Sampler {
         if self.settings.temperature == 0.0 {
             return Ok(token);
         }
-        self.weigh(logits, most);
-        let sum = self.weights.iter().sum();
-        Ok(self.draw(sum).unwrap_or(token))
+        let at = self.random.unit();
+        let sum = self.weigh(logits, most, at);
+        Ok(self.find(at * sum).unwrap_or(token))
     }
 
     /// What [`Sampler::choose`] chooses from: tokens with their probabilities. The penalty is written to `logits`.
@@ -131,8 +136,7 @@ impl Sampler {
         if self.settings.temperature == 0.0 {
             return Ok(Distribution(vec![(token, 1.0)]));
         }
-        self.weigh(logits, most);
-        let sum: f64 = self.weights.iter().sum();
+        let sum = self.weigh(logits, most, 1.0);
         let tokens = self.candidates.iter().zip(&self.weights).map(|((token, _), w)| (*token, w / sum));
         Ok(Distribution(tokens.collect()))
     }
@@ -143,8 +147,9 @@ impl Sampler {
         self.candidates.extend(from.0.iter().map(|(token, _)| (*token, 0.0)));
         self.weights.clear();
         self.weights.extend(from.0.iter().map(|(_, p)| p));
-        let sum = self.weights.iter().sum();
-        self.draw(sum)
+        let sum: f64 = self.weights.iter().sum();
+        let at = self.random.unit();
+        self.find(at * sum)
     }
 
     /// A token with the probabilities `wanted`, by way of `guess`, which was drawn from `guessed`: the guess as often as
@@ -182,38 +187,66 @@ impl Sampler {
         Ok((token, most))
     }
 
-    /// Sets candidates and their weights to the tokens that the filters keep; `most` is the largest logit.
-    fn weigh(&mut self, logits: &[f32], most: f32) {
+    /// Sets candidates and their weights to the tokens that the filters keep, likely ones first, and gives the sum of the
+    /// weights; `most` is the largest logit. Where no filter is set the candidates may be fewer: those that have share `need`
+    /// of the sum.
+    fn weigh(&mut self, logits: &[f32], most: f32, need: f64) -> f64 {
         let Sampling { temperature, top_k, top_p, min_p, .. } = self.settings;
         let likely = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-        self.candidates.clear();
-        self.candidates.extend((0u32..).zip(logits.iter().copied()));
-        if top_k > 0 && top_k < self.candidates.len() {
-            self.candidates.select_nth_unstable_by(top_k - 1, likely);
-            self.candidates.truncate(top_k);
-        }
-        self.candidates.sort_unstable_by(likely);
         let weight = |v: f32| ((f64::from(v) - f64::from(most)) / f64::from(temperature)).exp();
-        self.weights.clear();
-        self.weights.extend(self.candidates.iter().map(|(_, v)| weight(*v)));
-        let sum: f64 = self.weights.iter().sum();
-        let mut before = 0.0;
-        let mut kept = 0;
-        for w in &self.weights {
-            if kept > 0 && (before >= f64::from(top_p) * sum || *w < f64::from(min_p)) {
-                break;
+        let some = top_k > 0 && top_k < logits.len();
+        let is_large = logits.len() > LARGE;
+        let all = match is_large && !some {
+            true => Some(sum_of_weights(logits, most, temperature)),
+            false => None,
+        };
+        let share = if min_p == 0.0 && top_p == 1.0 { need } else { f64::from(top_p) };
+        // Most of a large vocabulary has next to no weight: it is left out where those above a bound have enough.
+        let mut bounds = match (some, min_p > 0.0) {
+            _ if !is_large => vec![],
+            (true, _) => vec![bound_of(logits, top_k)],
+            // A little below, for what is rounded.
+            (false, true) => vec![most + temperature * (min_p.ln() - 1e-3)],
+            (false, false) => NATS.map(|nats| most - temperature * nats).to_vec(),
+        };
+        bounds.push(f32::NEG_INFINITY);
+        for bound in bounds {
+            self.candidates.clear();
+            at_least(logits, bound, &mut self.candidates);
+            if some && top_k < self.candidates.len() {
+                self.candidates.select_nth_unstable_by(top_k - 1, likely);
+                self.candidates.truncate(top_k);
             }
-            before += w;
-            kept += 1;
+            self.candidates.sort_unstable_by(likely);
+            self.weights.clear();
+            self.weights.extend(self.candidates.iter().map(|(_, v)| weight(*v)));
+            let found: f64 = self.weights.iter().sum();
+            let sum = all.unwrap_or(found);
+            // The sum of all is rounded otherwise.
+            let enough = some || min_p > 0.0 || found >= share * sum * (1.0 + 1e-5);
+            if !enough && bound > f32::NEG_INFINITY {
+                continue;
+            }
+            let mut before = 0.0;
+            let mut kept = 0;
+            for w in &self.weights {
+                if kept > 0 && (before >= f64::from(top_p) * sum || *w < f64::from(min_p)) {
+                    break;
+                }
+                before += w;
+                kept += 1;
+            }
+            let is_whole = top_p == 1.0 && min_p == 0.0;
+            self.candidates.truncate(kept);
+            self.weights.truncate(kept);
+            return if is_whole { sum } else { before };
         }
-        self.candidates.truncate(kept);
-        self.weights.truncate(kept);
+        0.0
     }
 
-    /// One of the candidates, whose weights sum up to `sum`.
-    fn draw(&mut self, sum: f64) -> Option<u32> {
-        let mut left = self.random.unit() * sum;
-        let mut last = None;
+    /// The candidate at which the weights so far exceed `at`, else the last one: rounding may leave a rest.
+    fn find(&self, at: f64) -> Option<u32> {
+        let (mut left, mut last) = (at, None);
         for ((token, _), w) in self.candidates.iter().zip(&self.weights).filter(|(_, w)| **w > 0.0) {
             last = Some(*token);
             left -= w;
@@ -221,45 +254,8 @@ impl Sampler {
                 break;
             }
         }
-        // Rounding may leave a rest after the last one.
         last
     }
-}
-
-/// There is a NaN.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct NotANumber;
-
-/// The first of the largest logits, unless one is NaN; `None` where there are none.
-fn most_likely(logits: &[f32]) -> Option<Result<(u32, f32), NotANumber>> {
-    /// Logits that are compared side by side, and those of a part that is searched for its largest.
-    const LANES: usize = 32;
-    const PART: usize = 64 * LANES;
-    let mut best: Option<(usize, f32)> = None;
-    for (part, values) in logits.chunks(PART).enumerate() {
-        let (mut most, mut odd) = ([f32::NEG_INFINITY; LANES], [false; LANES]);
-        wide(
-            #[inline(always)]
-            || {
-                for values in values.chunks(LANES) {
-                    for ((most, odd), v) in most.iter_mut().zip(&mut odd).zip(values) {
-                        *most = if *v > *most { *v } else { *most };
-                        *odd |= v.is_nan();
-                    }
-                }
-            },
-        );
-        if odd.contains(&true) {
-            return Some(Err(NotANumber));
-        }
-        let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
-        if best.is_none_or(|(_, before)| most > before) {
-            best = Some((part, most));
-        }
-    }
-    let (part, most) = best?;
-    let at = part * PART + logits.get(part * PART..)?.iter().position(|v| *v == most)?;
-    Some(Ok((u32::try_from(at).ok()?, most)))
 }
 
 /// Tokens with their probabilities; all others have none.
@@ -303,25 +299,52 @@ mod tests {
         assert_eq!(counts(Sampling::GREEDY, &[f32::NEG_INFINITY, -3.0], 2), [0, 2]);
     }
 
-    /// Found in parts of a large vocabulary as one after another.
+    /// What is left out of a large vocabulary changes no token.
     #[test]
-    fn the_most_likely_token_is_the_first_of_the_largest() {
-        let mut logits: Vec<f32> =
-            (0..151_937u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 9) as f32).collect();
-        let plain = |logits: &[f32]| {
-            let best = |best: (u32, f32), (i, v): (u32, &f32)| if *v > best.1 { (i, *v) } else { best };
-            (0u32..).zip(logits).fold((0, logits[0]), best)
-        };
-        for at in [0, 5, 2047, 2048, 70_000, 151_936] {
-            assert_eq!(most_likely(&logits), Some(Ok(plain(&logits))));
-            logits[at] = 1e9;
-            assert_eq!(most_likely(&logits[..=at]), Some(Ok(plain(&logits[..=at]))));
+    fn large_vocabularies_give_the_tokens_of_a_whole_sort() {
+        let mut random = Random(5);
+        let logits: Vec<f32> = (0..9_000).map(|_| (random.unit() * 16.0 - 8.0) as f32).collect();
+        let settings = [
+            Sampling { top_k: 40, ..at(0.8) },
+            Sampling { top_k: 3_000, top_p: 0.95, ..at(2.0) },
+            Sampling { top_p: 0.9, ..at(0.7) },
+            Sampling { top_p: 0.999, ..at(1.5) },
+            Sampling { min_p: 0.05, ..at(1.0) },
+            Sampling { min_p: 0.01, top_p: 0.8, ..at(1.3) },
+            at(0.3),
+            at(1.0),
+            at(5.0),
+        ];
+        for settings in settings {
+            let mut sampler = Sampler::new(settings).unwrap();
+            let mut random = Random(settings.seed);
+            let mut sorted: Vec<(u32, f32)> = (0u32..).zip(logits.iter().copied()).collect();
+            sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            if settings.top_k > 0 {
+                sorted.truncate(settings.top_k);
+            }
+            let weight =
+                |v: f32| ((f64::from(v) - f64::from(sorted[0].1)) / f64::from(settings.temperature)).exp();
+            let weights: Vec<f64> = sorted.iter().map(|(_, v)| weight(*v)).collect();
+            let sum: f64 = weights.iter().sum();
+            let (mut kept, mut before) = (0, 0.0);
+            while kept < weights.len()
+                && (kept == 0
+                    || before < f64::from(settings.top_p) * sum && weights[kept] >= f64::from(settings.min_p))
+            {
+                before += weights[kept];
+                kept += 1;
+            }
+            for _ in 0..500 {
+                let mut left = random.unit() * before;
+                let place = weights[..kept].iter().position(|w| {
+                    left -= w;
+                    left < 0.0
+                });
+                let want = sorted[place.unwrap_or(kept - 1)].0;
+                assert_eq!(sampler.choose(&mut logits.clone(), 0).unwrap(), want, "{settings:?}");
+            }
         }
-        assert_eq!(most_likely(&logits), Some(Ok((0, 1e9))));
-        logits[151_000] = f32::NAN;
-        assert_eq!(most_likely(&logits), Some(Err(NotANumber)));
-        assert_eq!(most_likely(&[f32::NEG_INFINITY; 3]), Some(Ok((0, f32::NEG_INFINITY))));
-        assert_eq!(most_likely(&[]), None);
     }
 
     #[test]

@@ -31,6 +31,16 @@ pub enum Structure<'a> {
         /// Whether all axes from `axis` on are one vector.
         flatten: bool,
     },
+    /// Input 0 normalized over the axes from `axis` on, with statistics in `float32`, times a scale, input 1, plus, with the
+    /// mean, a bias, input 2.
+    LayerNormalization {
+        /// The first axis, negative ones counted from the end.
+        axis: i64,
+        /// Added to the variance.
+        epsilon: f32,
+        /// Whether the mean is subtracted.
+        center: bool,
+    },
     /// Dimension `i` of the output is dimension `perm[i]` of the input.
     Transpose {
         /// The order, where it is written out.

@@ -77,6 +77,13 @@ pub(super) struct Args {
     /// Read the first prompt's cache from this file where there is one, compute only what is new, and write it after.
     #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
+    #[command(flatten)]
+    session: SessionArgs,
+}
+
+/// Where a language model runs, and how.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct SessionArgs {
     /// A device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; several make a table. Without it
     /// ONEPOOL_DEVICE, then `auto`.
     #[arg(short, long)]
@@ -91,6 +98,31 @@ pub(super) struct Args {
     precision: PrecisionArgs,
     #[command(flatten)]
     ending: StopArgs,
+}
+
+impl SessionArgs {
+    /// A session of the folder's graph.
+    ///
+    /// # Errors
+    /// [`CliError`].
+    pub(super) fn open(
+        &self,
+        folder: &ModelFolder,
+        arena: &Arc<SharedArena>,
+        out: &Output,
+    ) -> Result<Session, CliError> {
+        let desc = self.cache.desc()?;
+        let table = open_table(&self.device, true, &desc)?;
+        let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
+        let (graph, _) = load_on(&folder.graph(), None, &apis, false, out)?;
+        let _spinner = out.progress("preparing", None);
+        let builder =
+            Session::builder().graph(graph).context_desc(desc.clone()).shared_arena(Arc::clone(arena));
+        let builder = self.precision.apply(self.ending.apply(builder));
+        let builder = self.tuning.apply(builder, desc.cache_dir.clone());
+        let builder = self.place.resolve(&table, desc.cache_dir)?.apply(builder);
+        Ok(table.into_iter().fold(builder, |b, context| b.context(context)).build()?)
+    }
 }
 
 /// What texts must be.
@@ -123,7 +155,7 @@ impl GrammarArgs {
 
 /// How tokens are chosen. What is not given is as the model's settings say.
 #[derive(Clone, Debug, clap::Args)]
-struct SamplingArgs {
+pub(super) struct SamplingArgs {
     /// 0 takes the most likely token, 1 each as often as it is likely, more the unlikely ones more often. Where the
     /// settings are greedy, any other option of sampling makes it 1.
     #[arg(long, value_name = "NUMBER")]
@@ -146,7 +178,8 @@ struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    fn over(&self, settings: Sampling) -> Sampling {
+    /// The model's `settings` with what is given instead.
+    pub(super) fn over(&self, settings: Sampling) -> Sampling {
         let samples = self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some();
         let temperature = if samples && settings.temperature == 0.0 { 1.0 } else { settings.temperature };
         Sampling {
@@ -320,7 +353,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let grammar = args.grammar.read()?;
     let context = args.context.unwrap_or(needed);
     let arena = SharedArena::new();
-    let session = open_session(args, &folder, &arena, out)?;
+    let session = args.session.open(&folder, &arena, out)?;
     let device = session.devices().next().map(|d| d.name.clone()).unwrap_or_default();
     let spinner = out.progress("planning", None);
     let mut generator = match args.pages {
@@ -333,7 +366,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     drop(spinner);
     if let Some(draft) = &args.draft {
         let folder = ModelFolder::open(draft)?;
-        let session = open_session(args, &folder, &arena, out)?;
+        let session = args.session.open(&folder, &arena, out)?;
         let context = context.min(folder.context());
         let draft = Generator::new(folder, session, Some(context))?;
         generator = generator.with_draft(draft, usize::from(args.draft_tokens))?;
@@ -503,24 +536,6 @@ fn note(out: &Output, text: &str) {
         // No one may be reading any more.
         let _ = writeln!(std::io::stderr(), "{text}");
     }
-}
-
-fn open_session(
-    args: &Args,
-    folder: &ModelFolder,
-    arena: &Arc<SharedArena>,
-    out: &Output,
-) -> Result<Session, CliError> {
-    let desc = args.cache.desc()?;
-    let table = open_table(&args.device, true, &desc)?;
-    let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
-    let (graph, _) = load_on(&folder.graph(), None, &apis, false, out)?;
-    let _spinner = out.progress("preparing", None);
-    let builder = Session::builder().graph(graph).context_desc(desc.clone()).shared_arena(Arc::clone(arena));
-    let builder = args.precision.apply(args.ending.apply(builder));
-    let builder = args.tuning.apply(builder, desc.cache_dir.clone());
-    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
-    Ok(table.into_iter().fold(builder, |b, context| b.context(context)).build()?)
 }
 
 #[cfg(test)]

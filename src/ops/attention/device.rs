@@ -1,5 +1,6 @@
 //! Scaled dot product attention on devices: which kernel, and its parameters.
 
+use super::matrix::Matrices;
 use super::scaled::{MaskSteps, Scaled, Sink};
 use crate::dtype::DType;
 use crate::kernel::codes::attention::{self, Stage};
@@ -224,6 +225,14 @@ pub(super) fn lower_scaled(
     if places.paged.is_some() {
         return Err(OpError::unsupported("paged attention of heads beyond a kernel's"));
     }
+    if places.scores.is_none()
+        && let Some(matrices) = Matrices::of(s, t, bool_mask, lower)
+    {
+        let spec = [&constants[..], &[(spec::attention_matrix::LOCAL_SIZE_X, matrices.threads)]].concat();
+        let args = [args[0], args[1], args[2], args[3], args[4], args[5], sinks];
+        let grid = grid_1d(matrices.groups as u64, 1, max_x);
+        return lower.dispatch(matrices.kernel, &spec, &args, &params(s, matrices.groups), grid);
+    }
     let groups = |queries: usize| {
         s.batch * s.q_heads * s.q_len.div_ceil(queries) * s.v_head.div_ceil(attention_tile::COLS)
     };
@@ -236,15 +245,17 @@ pub(super) fn lower_scaled(
 
 /// In how many parts work-groups do the keys of few queries; `None` where the kernel for that does not fit.
 fn parts(s: &Scaled, lower: &Lowering<'_>) -> Option<usize> {
-    /// So many work-groups keep a large device busy.
-    const GROUPS: usize = 256;
+    /// Smaller devices have room for several work-groups on a processor.
+    const LEAST_GROUPS: usize = 64;
     let small = s.head.max(s.v_head) <= attention_split::HEAD_MAX;
     let quads = [s.head, s.v_head].iter().all(|n| n.is_multiple_of(4));
-    let steps = [s.q, s.k, s.v].iter().all(|t| [t.first, t.batch, t.head, t.row].iter().all(|n| n % 4 == 0));
+    let steps =
+        [s.q, s.k, s.v, s.y].iter().all(|t| [t.first, t.batch, t.head, t.row].iter().all(|n| n % 4 == 0));
     let few = s.q_len <= VECTOR_ROWS && s.kv_len >= 2 * attention_split::LEAST_KEYS;
     let least = s.kv_len.div_ceil(attention_split::KEYS);
     let bands = (s.share() * s.q_len).div_ceil(queries(s));
-    let wanted = GROUPS.div_ceil(s.batch * s.kv_heads * bands);
+    // More parts than processors take longer to merge than they save.
+    let wanted = (lower.processors().max(LEAST_GROUPS) / (s.batch * s.kv_heads * bands)).max(1);
     let parts = wanted.min(s.kv_len / attention_split::LEAST_KEYS).max(least);
     let most = lower.device().limits.max_argument_bytes.min(MAX_PARTIAL as u64);
     let fits = partial(s, parts).is_some_and(|bytes| bytes as u64 <= most);
@@ -275,8 +286,9 @@ fn lower_parts(
     let max_x = lower.device().limits.max_groups[0];
     let bands = (s.share() * s.q_len).div_ceil(queries(s));
     let groups = s.batch * s.kv_heads * bands * parts;
+    let cols = (s.v_head / 4).next_power_of_two() as u32;
     let own = [
-        (spec::attention_split::COLS, (s.v_head / 4).next_power_of_two() as u32),
+        (spec::attention_split::COLS, cols),
         (spec::attention_split::QUERIES, queries(s) as u32),
         (spec::attention_split::PARTS, parts as u32),
     ];
@@ -300,7 +312,8 @@ fn lower_parts(
     }
     lower.dispatch(split, &spec, &args, &params(s, groups), grid_1d(groups as u64, 1, max_x))?;
     let merge = variants::AttentionMerge { t }.id()?;
-    let spec = [constants, &[(spec::attention_merge::PARTS, parts as u32)]].concat();
+    let own = [(spec::attention_merge::COLS, cols), (spec::attention_merge::PARTS, parts as u32)];
+    let spec = [constants, &own].concat();
     lower.dispatch(
         merge,
         &spec,

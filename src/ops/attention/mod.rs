@@ -11,6 +11,7 @@ mod flex;
 mod gate;
 mod group_query;
 mod linear;
+mod matrix;
 mod multi_head;
 mod nbits;
 mod paged;

@@ -9,7 +9,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Structure};
 use crate::shape::Shape;
 
 /// Normalizes X over its axes from `axis` on. Inputs: X, scale, optionally bias (LayerNormalization only);
@@ -90,6 +90,11 @@ fn affine_run(cx: &OpCx, tail: &[usize]) -> Result<usize, OpError> {
 impl Operator for LayerNormalization {
     fn name(&self) -> &'static str {
         if self.center { "LayerNormalization" } else { "RMSNormalization" }
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        let LayerNormalization { axis, epsilon, center, stash } = *self;
+        (stash == DType::F32).then_some(Structure::LayerNormalization { axis, epsilon, center })
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

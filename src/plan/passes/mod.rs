@@ -11,6 +11,7 @@ mod fold_head_transposes;
 mod fold_weights;
 mod fuse_chains;
 mod join_gates;
+mod join_norms;
 mod mixed_precision;
 mod place_in_images;
 mod place_nodes;
@@ -220,6 +221,14 @@ pub const PIPELINE: &[Pass] = &[
         when: |o| o.precision == Precision::F16,
         counts: Counts::Halved,
         run: PassFn::Flow(mixed_precision::mixed_precision),
+    },
+    Pass {
+        name: "join_norms",
+        does: "Makes one node of a sum of two tensors and the layer normalization of it.",
+        needed: None,
+        when: |o| o.fuse,
+        counts: Counts::Fused,
+        run: PassFn::Flow(|flow, cx| Ok(join_norms::join_norms(flow, cx))),
     },
     Pass {
         name: "fuse_chains",

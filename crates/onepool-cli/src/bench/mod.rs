@@ -1,6 +1,7 @@
 //! `onepool bench`.
 
 mod boundary;
+mod generate;
 pub(super) mod measure;
 mod model;
 mod plot;
@@ -20,6 +21,8 @@ pub(super) enum Command {
     Boundary(boundary::Args),
     /// The time of a model on the inputs of a test case.
     Model(model::Args),
+    /// Tokens in a second of a language model: those of a prompt, and those of a text.
+    Generate(generate::Args),
 }
 
 /// Runs the command.
@@ -31,5 +34,6 @@ pub(super) fn run(command: &Command, out: &mut Output) -> Result<ExitCode, CliEr
         Command::Transfer(args) => transfer::run(args, out),
         Command::Boundary(args) => boundary::run(args, out),
         Command::Model(args) => model::run(args, out),
+        Command::Generate(args) => generate::run(args, out),
     }
 }

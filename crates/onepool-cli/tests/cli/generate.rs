@@ -208,3 +208,22 @@ fn a_gguf_file_generates_and_is_inspected() {
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(text.contains("GGUF") && text.contains("BF16") && text.contains("MatMulBlocks"), "{text}");
 }
+
+#[test]
+fn rates_of_a_prompt_and_a_text_are_measured() {
+    let given = ["bench", "generate", MODEL, "-d", "cpu", "--prompt-tokens", "20", "-n", "6", "--runs", "2"];
+    let out = onepool(root(), &given);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    says(&text(&out.stdout), &["27 tokens of context, medians of 2 texts", "tokens/s", "prompt", "text"]);
+    let made: serde_json::Value =
+        serde_json::from_str(&ends(root(), 0, &[&given[..], &["--json"]].concat())).unwrap();
+    assert_eq!((made["prompt"]["tokens"].as_u64(), made["text"]["tokens"].as_u64()), (Some(20), Some(5)));
+    for what in ["prompt", "text"] {
+        let rate = |name: &str| made[what][name].as_f64().unwrap();
+        assert!(rate("least_per_s") > 0.0 && rate("least_per_s") <= rate("tokens_per_s"), "{made}");
+        assert!(rate("tokens_per_s") <= rate("most_per_s"), "{made}");
+    }
+    // The model's own limit.
+    let over = ["bench", "generate", MODEL, "-d", "cpu", "--context", "100000"];
+    fails(root(), 1, &over, &["100000"]);
+}

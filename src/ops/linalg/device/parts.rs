@@ -7,6 +7,8 @@ use crate::ops::{Activation, Lowering, OpError, Operand};
 
 /// The least steps of a part: with fewer, adding the sums takes as long as the steps that are saved.
 const MIN_STEPS: usize = 4;
+/// The same where most processors have a work-group without parts.
+const BUSY_MIN_STEPS: usize = 16;
 /// The most parts: adding takes a read of each.
 const MAX_PARTS: usize = 16;
 
@@ -33,7 +35,8 @@ pub(crate) fn parts(lower: &Lowering<'_>, groups: usize, steps: usize) -> usize 
     if groups == 0 || groups >= processors {
         return 1;
     }
-    (2 * processors / groups).min(steps / MIN_STEPS).clamp(1, MAX_PARTS)
+    let least = if 2 * groups > processors { BUSY_MIN_STEPS } else { MIN_STEPS };
+    (2 * processors / groups).min(steps / least).clamp(1, MAX_PARTS)
 }
 
 impl PartSums {
@@ -114,6 +117,8 @@ mod tests {
         assert_eq!([0, 7, 8, 12, 200].map(|steps| of(&device, 1, steps)), [1, 1, 2, 3, MAX_PARTS]);
         device.processors = Some(132);
         assert_eq!([12, 131, 132].map(|groups| of(&device, groups, 1000)), [MAX_PARTS, 2, 1]);
+        // With most processors busy, short parts save nothing.
+        assert_eq!([8, 31, 32].map(|steps| of(&device, 100, steps)), [1, 1, 2]);
     }
 
     #[test]

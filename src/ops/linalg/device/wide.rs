@@ -3,16 +3,32 @@
 
 use super::{Product, Source};
 use crate::kernel::KernelId;
-use crate::kernel::codes::gemm_matrix::{SMALL_DEPTH, SUBS};
 use crate::kernel::codes::{gemm_matrix, gemm_wide, gemv_wide};
 use crate::kernel::table::{spec, variants};
 use crate::ops::{Lowering, OpError, Operand};
 
 /// Rows and columns of a wide tile.
 const TILE: [usize; 2] = [gemm_wide::TILE; 2];
-/// Rows and columns of a tile of cooperative matrices, and of a small one.
-const MATRIX_TILE: [usize; 2] = [gemm_matrix::ROWS, gemm_matrix::COLS];
-const SMALL_TILE: [usize; 2] = [gemm_matrix::SMALL_ROWS, gemm_matrix::SMALL_COLS];
+/// A tile of cooperative matrices.
+#[derive(Clone, Copy, Debug)]
+struct MatrixTile {
+    /// Rows and columns.
+    size: [usize; 2],
+    depth: usize,
+    subs: usize,
+    /// What a processor takes for one at a depth, in tenths of the smallest one's time; measured.
+    cost: usize,
+}
+
+/// Larger ones first, which have more of the operands at hand.
+const MATRIX_TILES: [MatrixTile; 3] = {
+    use gemm_matrix as g;
+    [
+        MatrixTile { size: [128, g::COLS_128], depth: g::DEPTH_128, subs: g::SUBS_128, cost: 25 },
+        MatrixTile { size: [64, g::COLS_64], depth: g::DEPTH_64, subs: g::SUBS_64, cost: 11 },
+        MatrixTile { size: [32, g::COLS_32], depth: g::DEPTH_32, subs: g::SUBS_32, cost: 10 },
+    ]
+};
 /// The least rows and columns that are worth a wide tile, and one of cooperative matrices.
 const MIN_WIDE: usize = 64;
 const MIN_MATRIX: usize = 16;
@@ -53,15 +69,26 @@ impl Product {
         Some(if groups_of(8) { 8 } else { 4 })
     }
 
-    /// The kernel of cooperative matrices for it, of small tiles or of large ones, if the device has one.
-    fn matrix(&self, small: bool, lower: &Lowering<'_>) -> Option<Wide> {
-        let kernel = variants::GemmMatrix { t: self.dtype, each: self.group()?, small }.id().ok()?;
+    /// The kernel of cooperative matrices of that tile for it, if the device has one.
+    fn matrix(&self, tile: &MatrixTile, lower: &Lowering<'_>) -> Option<Wide> {
+        let rows = tile.size[0] as u32;
+        let kernel = variants::GemmMatrix { t: self.dtype, each: self.group()?, rows }.id().ok()?;
         if self.m.min(self.n) < MIN_MATRIX {
             return None;
         }
-        let threads = lower.matrix_threads(kernel, SUBS)?;
-        let (tile, depth) = if small { (SMALL_TILE, SMALL_DEPTH) } else { (MATRIX_TILE, gemm_matrix::DEPTH) };
-        Some(Wide { kernel, local: Some(threads), tile, depth })
+        let threads = lower.matrix_threads(kernel, tile.subs)?;
+        Some(Wide { kernel, local: Some(threads), tile: tile.size, depth: tile.depth })
+    }
+
+    /// The kernel of cooperative matrices for it whose tiles take the processors the least time.
+    fn best_matrix(&self, lower: &Lowering<'_>) -> Option<Wide> {
+        let time = |tile: &MatrixTile| {
+            let [rows, cols] = tile.size;
+            let groups = self.m.div_ceil(rows) * self.n.div_ceil(cols) * self.pairs.len();
+            groups.div_ceil(lower.processors()) * tile.cost
+        };
+        let tiles = MATRIX_TILES.iter().filter_map(|tile| Some((time(tile), self.matrix(tile, lower)?)));
+        tiles.min_by_key(|(time, _)| *time).map(|(_, wide)| wide)
     }
 
     /// The kernel of wide tiles for it, if the device has one.
@@ -76,7 +103,7 @@ impl Product {
         let groups = self.m.div_ceil(TILE[0]) * self.n.div_ceil(TILE[1]) * self.pairs.len();
         let few = lower.few_wide(groups);
         let fits = self.m.min(self.n) >= MIN_WIDE && !few;
-        self.matrix(few, lower).or_else(|| self.plain_wide(lower).filter(|_| fits))
+        self.best_matrix(lower).or_else(|| self.plain_wide(lower).filter(|_| fits))
     }
 
     /// The same kernels, whatever the number of work-groups: those of fewer than this many rows or columns waste most of
@@ -85,7 +112,7 @@ impl Product {
         if self.m.min(self.n) < MIN_MATRIX {
             return Vec::new();
         }
-        let matrices = [false, true].map(|small| self.matrix(small, lower));
+        let matrices = MATRIX_TILES.map(|tile| self.matrix(&tile, lower));
         matrices.into_iter().chain([self.plain_wide(lower)]).flatten().collect()
     }
 

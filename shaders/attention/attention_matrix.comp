@@ -1,0 +1,255 @@
+// Attention of many queries by cooperative matrices of 16 x 16 x 16 with sums in float32. A work-group has four subgroups,
+// each with 16 queries of its own and all keys, or (few) with the same 16 queries and a quarter of each step's keys.
+// Vectors are whole groups of eight, at most HEAD elements. Dao et al., "FlashAttention", 2022, algorithm 1, has the softmax.
+// variant: f16_32        T=f16 HEAD=32 EXT_FLOAT16
+// variant: f16_64        T=f16 HEAD=64 EXT_FLOAT16
+// variant: f16_128       T=f16 HEAD=128 EXT_FLOAT16
+// variant: f16_32_few    T=f16 HEAD=32 FEW EXT_FLOAT16
+// variant: f16_64_few    T=f16 HEAD=64 FEW EXT_FLOAT16
+// variant: f16_128_few   T=f16 HEAD=128 FEW EXT_FLOAT16
+// variant: f16_32_bool        T=f16 HEAD=32 BOOL_MASK EXT_FLOAT16 EXT_INT8
+// variant: f16_64_bool        T=f16 HEAD=64 BOOL_MASK EXT_FLOAT16 EXT_INT8
+// variant: f16_128_bool       T=f16 HEAD=128 BOOL_MASK EXT_FLOAT16 EXT_INT8
+// variant: f16_32_few_bool    T=f16 HEAD=32 FEW BOOL_MASK EXT_FLOAT16 EXT_INT8
+// variant: f16_64_few_bool    T=f16 HEAD=64 FEW BOOL_MASK EXT_FLOAT16 EXT_INT8
+// variant: f16_128_few_bool   T=f16 HEAD=128 FEW BOOL_MASK EXT_FLOAT16 EXT_INT8
+#version 450
+#pragma use_vulkan_memory_model
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#include "types.glsl"
+#include "spec.glsl"
+#include "grid.glsl"
+
+LOCAL_SIZE(0, 128);               // all subgroups
+
+layout(set = 0, binding = 0, std430) readonly buffer Q { uvec4 q[]; };
+layout(set = 0, binding = 1, std430) readonly buffer K { uvec4 k[]; };
+layout(set = 0, binding = 2, std430) readonly buffer V { uvec4 v[]; };
+#define SINKS 6
+#include "attention.glsl"
+layout(set = 0, binding = 5, std430) writeonly buffer Y { f16vec4 y[]; };
+
+const uint SUBS = 4u;             // rust: subgroups of a work-group
+#ifdef FEW
+const uint SPLIT = SUBS;
+const uint ROWS = 16u;            // rust FEW_ROWS: queries of a work-group of few
+const uint KEYS = 64u;
+#else
+const uint SPLIT = 1u;
+const uint ROWS = 64u;            // rust: queries of a work-group
+const uint KEYS = 32u;
+#endif
+const uint THREADS = gl_WorkGroupSize.x;
+const uint OWN = KEYS / SPLIT;    // keys of a subgroup in one step
+#define STEPS (HEAD / 16)
+const uint WORDS = HEAD / 8u;     // of eight elements, in one vector
+const uint LINE = WORDS + 1u;     // the padding keeps lines in different banks
+const uint K_AT = ROWS * LINE;
+const uint V_AT = K_AT + KEYS * LINE;
+const uint LOADS = (KEYS * WORDS + THREADS - 1u) / THREADS;
+// A line of a subgroup has scores of float32, then their weights in float16 and a block of factors after those.
+const uint FACTORS = OWN / 8u;
+const uint OWN_LINE = max(OWN / 4u, FACTORS + 4u) + 1u;
+// What leaves are sums of float32.
+const uint OUT_LINE = HEAD / 4u + 1u;
+const uint OWN_AT = max(V_AT + KEYS * LINE, SUBS * 16u * OUT_LINE);
+
+// Queries, keys and values, in their place at the end the sums; then the scores of every subgroup.
+shared uvec4 tile[OWN_AT + SUBS * 16u * OWN_LINE];
+shared float swap[SUBS * 64u];
+shared float tops[SUBS * 16u];
+shared float totals[SUBS * 16u];
+#define TILE_HALVES 8u
+#include "matrix.glsl"
+
+uvec4 k_next[LOADS];
+uvec4 v_next[LOADS];
+
+// Reads keys and values from `key` on; those from `end` on are 0.
+void fetch(uint key, uint end, uint k_first, uint v_first)
+{
+    [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
+        uint n = gl_LocalInvocationIndex + i * THREADS;
+        uint r = key + n / WORDS;
+        uint w = n % WORDS;
+        bool inside = r < end && n < KEYS * WORDS;
+        k_next[i] = inside && 8u * w < p.head ? k[k_first + r * (p.k_row / 8u) + w] : uvec4(0u);
+        v_next[i] = inside && 8u * w < p.v_head ? v[v_first + r * (p.v_row / 8u) + w] : uvec4(0u);
+    }
+}
+
+void put()
+{
+    [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
+        uint n = gl_LocalInvocationIndex + i * THREADS;
+        if (KEYS * WORDS % THREADS == 0u || n < KEYS * WORDS) {
+            uint at = n / WORDS * LINE + n % WORDS;
+            tile[K_AT + at] = k_next[i];
+            tile[V_AT + at] = v_next[i];
+        }
+    }
+}
+
+void main()
+{
+    uint group = linear_group();
+    if (group >= p.count) {
+        return;
+    }
+    uint bands = (p.q_len + ROWS - 1u) / ROWS;
+    uint row = group % bands * ROWS;
+    begin(group / bands / p.q_heads, group / bands % p.q_heads);
+    uint kv = head / p.share;
+    uint q_first = (p.q_first + batch * p.q_batch + head * p.q_head) / 8u;
+    uint k_first = (p.k_first + batch * p.k_batch + kv * p.k_head) / 8u;
+    uint v_first = (p.v_first + batch * p.v_batch + kv * p.v_head_step) / 8u;
+    ivec2 range = seen(row, min(row + ROWS, p.q_len));
+    uint end = uint(max(range.y, range.x));
+    fetch(uint(range.x), end, k_first, v_first);
+    for (uint i = gl_LocalInvocationIndex; i < ROWS * WORDS; i += THREADS) {
+        uint r = i / WORDS;
+        uint w = i % WORDS;
+        bool inside = row + r < p.q_len && 8u * w < p.head;
+        tile[r * LINE + w] = inside ? q[q_first + (row + r) * (p.q_row / 8u) + w] : uvec4(0u);
+    }
+    barrier();
+    uint first_row = SPLIT > 1u ? 0u : 16u * SUBGROUP;
+    uint first_key = SPLIT > 1u ? OWN * SUBGROUP : 0u;
+    LEFT queries[STEPS];
+    SUMS sums[STEPS];
+    [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
+        coopMatLoad(queries[s], tile, first_row * LINE + 2u * s, LINE, ROW_MAJOR);
+        sums[s] = NO_SUMS;
+    }
+    // Every row has as many invocations as there are subgroup's invocations for 16.
+    uint r = LANE % 16u;
+    uint share = LANE / 16u;
+    uint shares = LANES / 16u;
+    uint i = row + first_row + r;
+    uint own = OWN_AT + SUBGROUP * (16u * OWN_LINE);
+    uint line = own + r * OWN_LINE;
+    float top = HIDDEN;
+    float total = 0.0;
+    for (uint key = uint(range.x); key < end; key += KEYS) {
+        put();
+        barrier();
+        if (key + KEYS < end) {
+            fetch(key + KEYS, end, k_first, v_first);
+        }
+        [[unroll]] for (uint n = 0u; n < OWN; n += 16u) {
+            SUMS scores = NO_SUMS;
+            [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
+                RIGHT keys;
+                coopMatLoad(keys, tile, K_AT + (first_key + n) * LINE + 2u * s, LINE, COLUMN_MAJOR);
+                scores = coopMatMulAdd(queries[s], keys, scores);
+            }
+            coopMatStore(scores, tile, own + n / 4u, OWN_LINE, ROW_MAJOR);
+        }
+        wait_for_sums(false);
+        uint from = key + first_key;
+        // Whether every query of the work-group sees all keys of this step.
+        bool all = MASKED == 0u && int(key + KEYS) <= valid && p.left < 0 && p.right < 0 &&
+                   (CAUSAL == 0u || int(key + KEYS) <= offset + int(row) + 1);
+        vec4 weights[OWN / 8u];
+        float most = top;
+        [[unroll]] for (uint n = 0u; n < OWN / 8u; ++n) {
+            uint w = share + n * shares;
+            weights[n] = vec4(HIDDEN);
+            if (w < OWN / 4u) {
+                vec4 s = uintBitsToFloat(tile[line + w]) * p.scale;
+                [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+                    s[e] = capped(s[e]);
+                    if (!all) {
+                        s[e] = masked(s[e], i < p.q_len ? bias(i, from + 4u * w + e) : HIDDEN);
+                    }
+                    most = max(most, s[e]);
+                }
+                weights[n] = s;
+            }
+        }
+        swap[SUBGROUP * 64u + LANE] = most;
+        wait_for_sums(false);
+        for (uint n = 0u; n < shares; ++n) {
+            most = max(most, swap[SUBGROUP * 64u + 16u * n + r]);
+        }
+        float factor = is_hidden(top) ? 0.0 : exp(top - most);
+        total *= factor;
+        top = most;
+        [[unroll]] for (uint n = 0u; n < OWN / 8u; ++n) {
+            uint w = share + n * shares;
+            if (w < OWN / 4u) {
+                vec4 s = vec4(weight(weights[n].x, top), weight(weights[n].y, top), weight(weights[n].z, top), weight(weights[n].w, top));
+                total += s.x + s.y + s.z + s.w;
+                uvec2 packed = uvec2(packHalf2x16(s.xy), packHalf2x16(s.zw));
+                if (w % 2u == 0u) {
+                    tile[line + w / 2u].xy = packed;
+                } else {
+                    tile[line + w / 2u].zw = packed;
+                }
+            }
+        }
+        for (uint n = share; n < 4u; n += shares) {
+            tile[line + FACTORS + n] = floatBitsToUint(vec4(factor));
+        }
+        wait_for_sums(false);
+        SUMS factors;
+        coopMatLoad(factors, tile, own + FACTORS, OWN_LINE, ROW_MAJOR);
+        [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
+            sums[s] = PRODUCTS(sums[s], factors);
+        }
+        [[unroll]] for (uint n = 0u; n < OWN; n += 16u) {
+            LEFT left;
+            coopMatLoad(left, tile, own + n / 8u, OWN_LINE, ROW_MAJOR);
+            [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
+                RIGHT values;
+                coopMatLoad(values, tile, V_AT + (first_key + n) * LINE + 2u * s, LINE, ROW_MAJOR);
+                sums[s] = coopMatMulAdd(left, values, sums[s]);
+            }
+        }
+        barrier();
+    }
+    swap[SUBGROUP * 64u + LANE] = total;
+    [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
+        coopMatStore(sums[s], tile, SUBGROUP * (16u * OUT_LINE) + 4u * s, OUT_LINE, ROW_MAJOR);
+    }
+    wait_for_sums(false);
+    total = 0.0;
+    for (uint n = 0u; n < shares; ++n) {
+        total += swap[SUBGROUP * 64u + 16u * n + r];
+    }
+    tops[SUBGROUP * 16u + r] = top;
+    totals[SUBGROUP * 16u + r] = total;
+    barrier();
+    // The factor of each subgroup's sums.
+    float most = top;
+    for (uint s = 0u; s < SPLIT && SPLIT > 1u; ++s) {
+        most = max(most, tops[16u * s + r]);
+    }
+    for (uint s = 0u; s < SPLIT && SPLIT > 1u; ++s) {
+        float add = tops[16u * s + r];
+        total = (s == 0u ? 0.0 : total) + (is_hidden(add) ? 0.0 : exp(add - most) * totals[16u * s + r]);
+    }
+    float factor = is_hidden(top) ? 0.0 : exp(top - most);
+    factor *= sink_into(most, total);
+    barrier();
+    totals[SUBGROUP * 16u + r] = is_hidden(most) || factor == 0.0 ? 0.0 : factor / total;
+    barrier();
+    uint y_first = batch * p.y_batch + head * p.y_head;
+    for (uint n = gl_LocalInvocationIndex; n < ROWS * (HEAD / 4u); n += THREADS) {
+        uint r = n / (HEAD / 4u);
+        uint c = n % (HEAD / 4u);
+        vec4 sum = vec4(0.0);
+        [[unroll]] for (uint s = 0u; s < SPLIT; ++s) {
+            float factor = totals[16u * s + r];
+            if (factor != 0.0) {
+                sum += factor * uintBitsToFloat(tile[(16u * s + r) * OUT_LINE + c]);
+            }
+        }
+        if (row + r < p.q_len && 4u * c < p.v_head) {
+            y[(y_first + (row + r) * p.y_row) / 4u + c] = f16vec4(sum);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Passes over the logits of a large vocabulary, by vectors.
+
+use crate::simd::{exp, wide};
+
+/// Logits that are compared side by side, and those of a part that is searched on its own.
+const LANES: usize = 32;
+const PART: usize = 64 * LANES;
+
+/// There is a NaN.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct NotANumber;
+
+/// The first of the largest logits, unless one is NaN; `None` where there are none.
+pub(super) fn most_likely(logits: &[f32]) -> Option<Result<(u32, f32), NotANumber>> {
+    let mut best: Option<(usize, f32)> = None;
+    for (part, values) in logits.chunks(PART).enumerate() {
+        let (mut most, mut odd) = ([f32::NEG_INFINITY; LANES], [false; LANES]);
+        wide(
+            #[inline(always)]
+            || {
+                for values in values.chunks(LANES) {
+                    for ((most, odd), v) in most.iter_mut().zip(&mut odd).zip(values) {
+                        *most = if *v > *most { *v } else { *most };
+                        *odd |= v.is_nan();
+                    }
+                }
+            },
+        );
+        if odd.contains(&true) {
+            return Some(Err(NotANumber));
+        }
+        let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        if best.is_none_or(|(_, before)| most > before) {
+            best = Some((part, most));
+        }
+    }
+    let (part, most) = best?;
+    let at = part * PART + logits.get(part * PART..)?.iter().position(|v| *v == most)?;
+    Some(Ok((u32::try_from(at).ok()?, most)))
+}
+
+/// Adds the tokens whose logits are at least `bound`, which none is that is NaN.
+pub(super) fn at_least(logits: &[f32], bound: f32, to: &mut Vec<(u32, f32)>) {
+    for (first, values) in (0u32..).step_by(LANES).zip(logits.chunks(LANES)) {
+        let any = wide(
+            #[inline(always)]
+            || values.iter().fold(false, |any, v| any | (*v >= bound)),
+        );
+        if any {
+            to.extend((first..).zip(values.iter().copied()).filter(|(_, v)| *v >= bound));
+        }
+    }
+}
+
+/// A bound that at least `count` logits reach, of which there are as many, and few more: the largest of every
+/// `LANES` are compared.
+pub(super) fn bound_of(logits: &[f32], count: usize) -> f32 {
+    let mut largest: Vec<f32> = Vec::with_capacity(logits.len() / LANES + 1);
+    wide(
+        #[inline(always)]
+        || {
+            for values in logits.chunks(LANES) {
+                largest
+                    .push(values.iter().fold(f32::NEG_INFINITY, |most, v| if *v > most { *v } else { most }));
+            }
+        },
+    );
+    if count == 0 || count > largest.len() {
+        return f32::NEG_INFINITY;
+    }
+    *largest.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1
+}
+
+/// The sum of `exp((logit - most) / temperature)`, each rounded to `f32`.
+pub(super) fn sum_of_weights(logits: &[f32], most: f32, temperature: f32) -> f64 {
+    let factor = 1.0 / temperature;
+    let mut sum = 0.0;
+    for values in logits.chunks(PART) {
+        let mut sums = [0f32; LANES];
+        wide(
+            #[inline(always)]
+            || {
+                for values in values.chunks(LANES) {
+                    for (sum, v) in sums.iter_mut().zip(values) {
+                        *sum += exp((*v - most) * factor);
+                    }
+                }
+            },
+        );
+        sum += sums.iter().map(|s| f64::from(*s)).sum::<f64>();
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found in parts of a large vocabulary as one after another.
+    #[test]
+    fn the_most_likely_token_is_the_first_of_the_largest() {
+        let mut logits: Vec<f32> =
+            (0..151_937u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 9) as f32).collect();
+        let plain = |logits: &[f32]| {
+            let best = |best: (u32, f32), (i, v): (u32, &f32)| if *v > best.1 { (i, *v) } else { best };
+            (0u32..).zip(logits).fold((0, logits[0]), best)
+        };
+        for at in [0, 5, 2047, 2048, 70_000, 151_936] {
+            assert_eq!(most_likely(&logits), Some(Ok(plain(&logits))));
+            logits[at] = 1e9;
+            assert_eq!(most_likely(&logits[..=at]), Some(Ok(plain(&logits[..=at]))));
+        }
+        assert_eq!(most_likely(&logits), Some(Ok((0, 1e9))));
+        logits[151_000] = f32::NAN;
+        assert_eq!(most_likely(&logits), Some(Err(NotANumber)));
+        assert_eq!(most_likely(&[f32::NEG_INFINITY; 3]), Some(Ok((0, f32::NEG_INFINITY))));
+        assert_eq!(most_likely(&[]), None);
+    }
+
+    #[test]
+    fn bounds_keep_what_is_asked_for_and_little_else() {
+        let logits: Vec<f32> = (0..100_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 9) as f32).collect();
+        let mut sorted = logits.clone();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        for count in [1, 40, 1000, 3125, 3126] {
+            let bound = bound_of(&logits, count);
+            let mut found = Vec::new();
+            at_least(&logits, bound, &mut found);
+            assert!(found.len() >= count && bound <= sorted[count - 1], "{count}: {bound}");
+            assert!(count > 1000 || found.len() < 2 * count + 10, "{count}: {}", found.len());
+            let right = |(token, v): &(u32, f32)| logits[*token as usize] == *v && *v >= bound;
+            assert!(found.iter().all(right));
+        }
+        let odd = [f32::NAN, f32::NEG_INFINITY, 1.0];
+        let mut found = Vec::new();
+        at_least(&odd, f32::NEG_INFINITY, &mut found);
+        assert_eq!(found, [(1, f32::NEG_INFINITY), (2, 1.0)]);
+    }
+
+    #[test]
+    fn weights_sum_up_as_in_double_precision() {
+        let logits: Vec<f32> = (0..50_001).map(|i| (i as f32 * 0.37).sin() * 9.0).collect();
+        for temperature in [0.2, 1.0, 3.0] {
+            let want: f64 = logits.iter().map(|v| (f64::from(*v - 9.0) / f64::from(temperature)).exp()).sum();
+            let got = sum_of_weights(&logits, 9.0, temperature);
+            assert!((got - want).abs() < 1e-6 * want, "{temperature}: {got}, not {want}");
+        }
+        assert_eq!(sum_of_weights(&[f32::NEG_INFINITY, 2.0], 2.0, 0.5), 1.0);
+    }
+}
