@@ -29,9 +29,9 @@ pub use params::{Params, load_params, read_params, save_params, write_params};
 pub use summary::{ModelSummary, OperatorCount, ParameterGroup, SummaryIo, summarize};
 pub use tvm::{FunctionTable, TvmGraph, load_tvm, load_tvm_bytes};
 
-use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "generate")]
+use std::{collections::BTreeSet, fs::File};
 
 use crate::graph::Graph;
 use crate::ops::OpDef;
@@ -116,6 +116,7 @@ pub(crate) fn load_noting(
 ///
 /// # Errors
 /// [`LoadError`].
+#[cfg(feature = "generate")]
 pub(crate) fn external_files(path: &Path) -> Result<BTreeSet<String>, LoadError> {
     match kind_of(path)? {
         Kind::Onnx => onnx::external::names(path),
@@ -127,6 +128,7 @@ pub(crate) fn external_files(path: &Path) -> Result<BTreeSet<String>, LoadError>
 ///
 /// # Errors
 /// [`LoadError`].
+#[cfg(feature = "generate")]
 pub(crate) fn open_external(path: &Path, name: &str) -> Result<(File, u64), LoadError> {
     onnx::external::open(path, name)
 }

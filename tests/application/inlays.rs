@@ -243,7 +243,7 @@ fn memory_is_taken_over_from_outside_and_given_back() {
         context.import_buffer(&described, ReadWrite::ReadWrite, Box::new(|| {})).unwrap()
     };
     let (from, to) = (import(x.described()), import(y.described()));
-    assert!(from.visit().is_some_and(|visit| visit.once && visit.copied == 0));
+    assert!(from.acquisition().is_some_and(|own| own.once && own.copied == 0));
     let built = session(&context, double(N as u64));
     let bound = built.bind().input("x", Memory::buffer(&from)).output("y", Memory::buffer(&to));
     let mut binding = bound.build().unwrap();

@@ -118,7 +118,7 @@ pub struct Recording {
     /// then on the bytes are one thing read through the image or as a buffer, whoever writes them.
     pub images: Vec<(BufferRange, ImageDesc)>,
     /// Buffers that stand for memory of the application's, which is taken over before the first command
-    /// ([`ContextBackend::visit`](crate::backend::ContextBackend::visit)). Filled in by the queue.
+    /// ([`ContextBackend::acquisition`](crate::backend::ContextBackend::acquisition)). Filled in by the queue.
     pub enters: Vec<BufferId>,
     /// What is filled with zeros then: words of images that are written whole, of which the commands write other bytes.
     pub clears: Vec<BufferRange>,

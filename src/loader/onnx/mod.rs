@@ -6,6 +6,7 @@
 mod attribute;
 mod collected;
 mod composed;
+#[cfg(feature = "generate")]
 pub(super) mod external;
 mod graph;
 mod legacy;

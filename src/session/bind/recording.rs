@@ -65,7 +65,7 @@ impl Binding<'_> {
         let outputs = outputs.map(|(o, (slot, io))| (Space::Output(o as u32), slot, io));
         let mut memories: BTreeMap<(usize, BufferId), (&str, BTreeSet<usize>)> = BTreeMap::new();
         for (space, slot, io) in inputs.chain(outputs) {
-            let once = slot.buffers().filter(|buffer| buffer.visit().is_some_and(|visit| visit.once));
+            let once = slot.buffers().filter(|buffer| buffer.acquisition().is_some_and(|own| own.once));
             for buffer in once {
                 let key = (buffer.context_id(), buffer.range().buffer);
                 let (_, segments) = memories.entry(key).or_insert((io.name.as_str(), BTreeSet::new()));

@@ -164,7 +164,7 @@ impl<'e> Slot<'e> {
                     return Err(SessionError::OtherContext { name, device }.into());
                 }
                 check_capacity(io, buffer.bytes())?;
-                let copied = buffer.visit().map_or(0, |visit| visit.copied);
+                let copied = buffer.acquisition().map_or(0, |own| own.copied);
                 let (path, reason) = match copied {
                     0 => (Path::Direct, Reason::Resident),
                     copied => (Path::ImportedDma, Reason::Image { copied }),

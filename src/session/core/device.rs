@@ -122,7 +122,7 @@ impl Device {
         let readback = self.buffer(len, Placement::Readback, "readback")?;
         let to = readback.sub_buffer(0, len)?;
         let from = buffer.sub_buffer(0, len)?;
-        match buffer.visit() {
+        match buffer.acquisition() {
             None => self.queue.enqueue_copy(&from, &to)?.wait()?,
             Some(_) => self.queue.copy_in_place(&from, &to)?.wait()?,
         }

@@ -74,7 +74,7 @@ pub struct DmaBufPlane {
 
 /// What a run does about memory of the application's before its first command and after its last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Visit {
+pub struct Acquisition {
     /// Bytes of the image that a buffer of the context's stands for; 0 where it stands for no image, and the memory itself is
     /// handed over.
     pub image_bytes: u64,

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::foreign::{
-    DmaBufPlane, ExportedMemory, Foreign, ForeignBuffer, ForeignCommands, ForeignDmaBufImage, ForeignImage,
-    ForeignMemory, MemoryFd, SemaphorePoint, Semaphores, StageScope, Visit,
+    Acquisition, DmaBufPlane, ExportedMemory, Foreign, ForeignBuffer, ForeignCommands, ForeignDmaBufImage,
+    ForeignImage, ForeignMemory, MemoryFd, SemaphorePoint, Semaphores, StageScope,
 };
 pub use self::statistics::{Executable, Statistic, StatisticValue};
 use crate::kernel::KernelSource;
@@ -506,7 +506,7 @@ pub trait ContextBackend: Send + Sync + fmt::Debug {
 
     /// What recordings do about memory of the application's before and after; `None` for other buffers. Such buffers are
     /// named in [`Recording::enters`] and [`Recording::leaves`].
-    fn visit(&self, buffer: BufferId) -> Option<Visit> {
+    fn acquisition(&self, buffer: BufferId) -> Option<Acquisition> {
         let _ = buffer;
         None
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::core::Core;
 use super::error::{Problem, UsageError};
-use crate::backend::{BufferInfo, HostAddress, Visit};
+use crate::backend::{Acquisition, BufferInfo, HostAddress};
 use crate::recording::{BufferId, BufferRange};
 use onepool_core::memory::budget::Reservation;
 use onepool_core::memory::coherency::HostTracker;
@@ -26,7 +26,7 @@ pub(super) struct Memory {
     pub(super) scope: Option<u64>,
     pub(super) leases: Mutex<Vec<Weak<Lease>>>,
     /// What recordings do about it before and after, where it stands for memory of the application's.
-    pub(super) visit: Option<Visit>,
+    pub(super) acquisition: Option<Acquisition>,
     /// The region whose pages it is, from their start.
     pub(super) region: Option<Arc<SharedRegion>>,
     /// What the host has to do before it uses its own pointer.
@@ -61,7 +61,7 @@ impl Memory {
             id,
             info,
             scope,
-            visit: core.backend.visit(id),
+            acquisition: core.backend.acquisition(id),
             leases: Mutex::default(),
             pins: Mutex::new(region.iter().cloned().map(Pin::Region).collect()),
             region,
@@ -269,8 +269,8 @@ impl Buffer {
 
     /// What each recording that uses it does before and after, where it stands for an image of the application's or is
     /// handed over between queue families.
-    pub fn visit(&self) -> Option<Visit> {
-        self.lease.memory.visit
+    pub fn acquisition(&self) -> Option<Acquisition> {
+        self.lease.memory.acquisition
     }
 
     /// What commands may do with it: an import of borrowed memory may be read-only.

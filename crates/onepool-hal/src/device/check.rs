@@ -120,10 +120,10 @@ impl Checker {
         for range in recording.flush.iter().chain(&recording.invalidate) {
             self.host_range(range)?;
         }
-        let visits = self.memories.values().filter_map(|memory| Some(memory.visit?.copied)).sum();
+        let acquisitions = self.memories.values().filter_map(|memory| Some(memory.acquisition?.copied)).sum();
         let clears = self.clears();
         // What is taken over and given back is taken whole: no one else uses any byte of it meanwhile.
-        for memory in self.memories.values().filter(|memory| memory.visit.is_some()) {
+        for memory in self.memories.values().filter(|memory| memory.acquisition.is_some()) {
             let both = Access::TRANSFER_READ | Access::TRANSFER_WRITE;
             let map = self.touched.entry(resource_of(memory.id)).or_default();
             let whole = ByteRange::up_to(memory.info.bytes);
@@ -144,7 +144,7 @@ impl Checker {
             leases: self.leases,
             kernels: self.kernels,
             flush: recording.flush.clone(),
-            copied: copied_by(recording).saturating_add(visits),
+            copied: copied_by(recording).saturating_add(acquisitions),
             clears,
             invalidate: recording.invalidate.clone(),
         })
@@ -189,7 +189,7 @@ impl Checker {
         let mut clears: Vec<BufferRange> = Vec::new();
         for (id, memory) in &self.memories {
             let mut leases = self.leases.iter().filter(|lease| lease.memory.id == *id).peekable();
-            let is_image = memory.visit.is_some_and(|visit| visit.image_bytes > 0);
+            let is_image = memory.acquisition.is_some_and(|acquisition| acquisition.image_bytes > 0);
             if !is_image || leases.peek().is_none() || leases.any(|lease| lease.access.reads()) {
                 continue;
             }

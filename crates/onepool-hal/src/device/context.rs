@@ -316,7 +316,7 @@ impl Context {
         };
         let reservation = core.budget.count(BudgetKind::Import, info.heap, own);
         let memory = Memory::new(core, id, info, None, reservation, None);
-        let image_bytes = memory.visit.map_or(0, |visit| visit.image_bytes);
+        let image_bytes = memory.acquisition.map_or(0, |acquisition| acquisition.image_bytes);
         let bytes = if image_bytes > 0 { image_bytes } else { info.bytes };
         let whole = ByteRange::up_to(bytes);
         Ok(Buffer::whole(memory.lease(whole, access, None, Some(Pin::Release(release)))))

@@ -169,22 +169,23 @@ pub(super) fn resource_of(buffer: BufferId) -> ResourceId {
 impl Work {
     /// Has the first recording of the work take over memory of the application's.
     pub(super) fn acquire(&self, first: &mut Recording) {
-        first.enters = self.guests();
+        first.enters = self.externals();
         first.clears.clone_from(&self.clears);
     }
 
     /// Has the last recording of the work give it back.
     pub(super) fn release(&self, last: &mut Recording) {
-        last.leaves = self.guests();
+        last.leaves = self.externals();
     }
 
     /// Buffers that stand for memory of the application's.
-    fn guests(&self) -> Vec<BufferId> {
+    fn externals(&self) -> Vec<BufferId> {
         let memories = self.leases.iter().map(|lease| &lease.memory);
-        let mut guests: Vec<_> = memories.filter(|m| m.visit.is_some()).map(|memory| memory.id).collect();
-        guests.sort_unstable();
-        guests.dedup();
-        guests
+        let mut externals: Vec<_> =
+            memories.filter(|m| m.acquisition.is_some()).map(|memory| memory.id).collect();
+        externals.sort_unstable();
+        externals.dedup();
+        externals
     }
 }
 

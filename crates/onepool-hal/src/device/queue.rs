@@ -260,7 +260,8 @@ impl Queue {
     /// As there, and [`Problem::HandedOver`] for memory that another queue family owns between recordings.
     pub fn copy_in_place(&self, src: &Buffer, dst: &Buffer) -> Result<Event, Error> {
         const CONTEXT: &str = "copy_in_place";
-        let handed_over = |buffer: &Buffer| buffer.visit().is_some_and(|visit| visit.image_bytes == 0);
+        let handed_over =
+            |buffer: &Buffer| buffer.acquisition().is_some_and(|acquisition| acquisition.image_bytes == 0);
         if handed_over(src) || handed_over(dst) {
             return Err(UsageError::new(CONTEXT, Problem::HandedOver).into());
         }

@@ -3,7 +3,7 @@
 use ash::vk::{self, Handle as _};
 
 use super::device::Device;
-use super::guest::Around;
+use super::external::Around;
 use super::kernel::{Binding, Kernel};
 use super::memory::Buffer;
 use super::shared::Shared;

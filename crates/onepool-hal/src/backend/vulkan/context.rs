@@ -17,8 +17,8 @@ use super::queue::Queue;
 use super::semaphore;
 use super::shared::Shared;
 use crate::backend::{
-    BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo, ExportedMemory, Foreign,
-    HostAddress, KernelDesc, MemoryFd, MemoryUsage, QueueBackend, SemaphorePoint, Visit,
+    Acquisition, BufferDesc, BufferInfo, ContextBackend, ContextDesc, DeviceError, DeviceInfo,
+    ExportedMemory, Foreign, HostAddress, KernelDesc, MemoryFd, MemoryUsage, QueueBackend, SemaphorePoint,
 };
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
 use onepool_core::memory::budget::HeapBudget;
@@ -120,8 +120,8 @@ impl ContextBackend for Context {
         Ok(write(&shared.buffers).insert(buffer))
     }
 
-    fn visit(&self, buffer: BufferId) -> Option<Visit> {
-        read(&self.shared.buffers).get(buffer).ok()?.guest.map(|guest| guest.visit())
+    fn acquisition(&self, buffer: BufferId) -> Option<Acquisition> {
+        read(&self.shared.buffers).get(buffer).ok()?.external.map(|external| external.acquisition())
     }
 
     fn export_buffer(&self, bytes: u64, kind: MemoryFd) -> Result<(BufferId, ExportedMemory), DeviceError> {

@@ -3,13 +3,13 @@
 use ash::vk::{self, Handle as _};
 
 use super::device::Device;
+use super::external::{External, outside_owner, owner_on};
+use super::external_image;
 use super::fd::{fd_functions, fd_types, kind_of, own};
-use super::guest::{Guest, outside_owner, owner_on};
 use super::import::{external_buffer, refuse};
 use super::memory::{Buffer, Memory};
 use super::modifier;
 use super::null;
-use super::picture;
 use super::shared::Shared;
 use crate::backend::{
     BufferInfo, DeviceError, ExportedMemory, Foreign, ForeignBuffer, ForeignMemory, MemoryFd, Placement,
@@ -26,8 +26,9 @@ pub(super) unsafe fn import(shared: &Shared, foreign: &Foreign) -> Result<Buffer
     let device = &shared.device;
     let known = |raw: vk::Buffer| read(&shared.buffers).iter().any(|buffer| buffer.raw == raw);
     let known_image = |raw: vk::Image| {
-        let is_it =
-            |buffer: &Buffer| buffer.guest.and_then(|guest| guest.image).is_some_and(|i| i.raw == raw);
+        let is_it = |buffer: &Buffer| {
+            buffer.external.and_then(|external| external.image).is_some_and(|i| i.raw == raw)
+        };
         read(&shared.buffers).iter().any(is_it)
     };
     // SAFETY: as the caller promises.
@@ -36,7 +37,7 @@ pub(super) unsafe fn import(shared: &Shared, foreign: &Foreign) -> Result<Buffer
             Foreign::Buffer(foreign) => adopt(device, foreign, known),
             Foreign::Memory(foreign) => on_memory(device, foreign),
             Foreign::Image { image, reads, writes } => {
-                picture::adopt(device, &shared.pool, image, (*reads, *writes), known_image)
+                external_image::adopt(device, &shared.pool, image, (*reads, *writes), known_image)
             }
             Foreign::DmaBufImage { image, reads, writes } => {
                 modifier::import(device, &shared.pool, image, (*reads, *writes))
@@ -87,7 +88,7 @@ unsafe fn adopt(
         imported: true,
     };
     let mut buffer = Buffer::foreign(raw, info, usage);
-    buffer.guest = owner.map(|owner| Guest { owner: Some(owner), ..Guest::default() });
+    buffer.external = owner.map(|owner| External { owner: Some(owner), ..External::default() });
     Ok(buffer)
 }
 
@@ -117,7 +118,7 @@ unsafe fn on_memory(device: &Device, foreign: &ForeignMemory) -> Result<Buffer, 
     };
     // SAFETY: as the caller promises.
     let mut buffer = unsafe { back(device, raw, foreign) }.inspect_err(|_| destroy())?;
-    buffer.guest = owner.map(|owner| Guest { owner: Some(owner), ..Guest::default() });
+    buffer.external = owner.map(|owner| External { owner: Some(owner), ..External::default() });
     Ok(buffer)
 }
 

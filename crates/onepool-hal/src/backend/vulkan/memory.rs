@@ -9,7 +9,7 @@ use gpu_allocator::vulkan::{
 use gpu_allocator::{AllocationError, AllocationSizes, AllocatorDebugSettings, MemoryLocation};
 
 use super::device::Device;
-use super::guest::Guest;
+use super::external::External;
 use super::image::Image;
 use super::layer::Layer;
 use super::types::BUFFER_USAGE;
@@ -27,7 +27,7 @@ pub(super) struct Buffer {
     pub(super) info: BufferInfo,
     pub(super) memory: Memory,
     /// What recordings do about it before and after, where it stands for memory of the application's.
-    pub(super) guest: Option<Guest>,
+    pub(super) external: Option<External>,
     usage: vk::BufferUsageFlags,
     // Texel views by (format, offset, bytes).
     views: Mutex<Kept<(vk::Format, u64, u64), vk::BufferView>>,
@@ -55,7 +55,7 @@ impl Buffer {
             raw,
             info,
             memory,
-            guest: None,
+            external: None,
             usage: BUFFER_USAGE,
             views: Mutex::default(),
             images: Mutex::default(),
@@ -326,7 +326,7 @@ impl Pool {
     /// # Safety
     /// No unfinished submission uses the buffer.
     pub(super) unsafe fn destroy(&self, device: &Device, buffer: Buffer) {
-        let Buffer { raw, memory, views, images, guest, .. } = buffer;
+        let Buffer { raw, memory, views, images, external, .. } = buffer;
         // SAFETY: the device is done with the buffer (VUID-vkDestroyBuffer-buffer-00922,
         // VUID-vkDestroyBufferView-bufferView-00936, VUID-vkFreeMemory-memory-00677) and no one else
         // holds these handles. Freeing the memory ends its mapping.
@@ -337,8 +337,8 @@ impl Pool {
             for image in lock(&images).drain() {
                 image.destroy(device);
             }
-            if let Some(guest) = guest {
-                guest.destroy(device);
+            if let Some(external) = external {
+                external.destroy(device);
             }
             if !matches!(memory, Memory::Foreign) {
                 device.raw().destroy_buffer(raw, None);

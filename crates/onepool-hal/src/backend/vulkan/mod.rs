@@ -21,6 +21,7 @@
 
 #![allow(unsafe_code, reason = "calls of a C interface; each block names what makes it valid")]
 
+mod acquire;
 mod application;
 mod bare;
 mod cache;
@@ -32,10 +33,11 @@ mod debug;
 mod device;
 mod dma_buf;
 mod enabled;
+mod external;
+mod external_image;
 mod fd;
 mod features;
 mod foreign;
-mod guest;
 mod image;
 mod image_rules;
 mod import;
@@ -45,7 +47,6 @@ mod kernel;
 mod layer;
 mod memory;
 mod modifier;
-mod picture;
 mod probe;
 mod processors;
 mod queue;
@@ -55,7 +56,6 @@ mod share;
 mod shared;
 mod timeline;
 mod types;
-mod visit;
 mod wine;
 
 #[cfg(any(test, feature = "testing"))]

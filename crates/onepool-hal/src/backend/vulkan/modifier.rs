@@ -5,12 +5,12 @@
 use ash::vk;
 
 use super::device::Device;
+use super::external::{External, describe};
+use super::external_image::stand_in;
 use super::fd::{fd_types, own};
-use super::guest::{Guest, describe};
 use super::import::refuse;
 use super::importable::DMA_BUF;
 use super::memory::{Buffer, Pool};
-use super::picture::stand_in;
 use crate::backend::{DeviceError, ForeignDmaBufImage, ForeignImage};
 use onepool_core::memory::os::Descriptor;
 
@@ -90,8 +90,8 @@ pub(super) unsafe fn import(
     access: (bool, bool),
 ) -> Result<Buffer, DeviceError> {
     let image = as_image(given, access);
-    let picture = describe(&image, access)?;
-    check_planes(given, picture.bytes)?;
+    let described = describe(&image, access)?;
+    check_planes(given, described.bytes)?;
     if device.dma_bufs.is_none() || !device.has_modifiers || !device.has_foreign_family {
         return unsupported(
             "images in dma-bufs: it needs VK_EXT_image_drm_format_modifier, VK_EXT_external_memory_dma_buf and \
@@ -125,19 +125,19 @@ pub(super) unsafe fn import(
     // (VUID-VkImageCreateInfo-tiling-02353, VUID-VkImageDrmFormatModifierExplicitCreateInfoEXT-drmFormatModifier-02264).
     let raw = unsafe { device.raw().create_image(&info, None) }
         .map_err(|code| refuse(device, "vkCreateImage", code))?;
-    let mut guest = Guest {
-        image: Some(picture.of(raw)),
+    let mut external = External {
+        image: Some(described.of(raw)),
         owner: image.owner,
         made: Some((raw, vk::DeviceMemory::null())),
     };
     // SAFETY: as the caller promises; a fresh image.
     let made = unsafe { bind(device, given, raw, fd) }.and_then(|memory| {
-        guest.made = Some((raw, memory));
-        stand_in(device, pool, picture.bytes, guest)
+        external.made = Some((raw, memory));
+        stand_in(device, pool, described.bytes, external)
     });
     made.inspect_err(|_| {
         // SAFETY: nothing uses the image.
-        unsafe { guest.destroy(device) };
+        unsafe { external.destroy(device) };
     })
 }
 

@@ -3,7 +3,7 @@
 use ash::vk;
 
 use super::command::Encoder;
-use super::guest::{Around, Guest, between_families, buffer_between_families};
+use super::external::{Around, External, between_families, buffer_between_families};
 use super::memory::Buffer;
 use crate::backend::{DeviceError, StageScope};
 use crate::recording::{BufferId, Recording};
@@ -50,12 +50,12 @@ impl Encoder<'_> {
                 ((stages | OWN.0, access | OWN.1), (OWN.0, OWN_USES))
             }
         };
-        let guests = self.guests(&recording.enters)?;
+        let externals = self.externals(&recording.enters)?;
         let (mut buffers, mut images, mut later) = (Vec::new(), Vec::new(), Vec::new());
         let to = self.device.family;
-        for (buffer, guest) in &guests {
-            let handed = guest.owner.filter(|_| guest.image.is_none_or(|image| image.reads));
-            match (&guest.image, handed) {
+        for (buffer, external) in &externals {
+            let handed = external.owner.filter(|_| external.image.is_none_or(|image| image.reads));
+            match (&external.image, handed) {
                 (Some(image), None) if image.reads && image.source() != image.layout => {
                     let barrier = image.barrier(image.layout, image.source());
                     let barrier = barrier.src_access_mask(src.1);
@@ -91,8 +91,9 @@ impl Encoder<'_> {
             }
             filled = true;
         }
-        for (buffer, image) in
-            guests.iter().filter_map(|(buffer, guest)| Some((buffer, guest.image.filter(|i| i.reads)?)))
+        for (buffer, image) in externals
+            .iter()
+            .filter_map(|(buffer, external)| Some((buffer, external.image.filter(|i| i.reads)?)))
         {
             // SAFETY: as above; the image has the usage and the layout, the buffer has room for rows without padding
             // (VUID-vkCmdCopyImageToBuffer-srcImage-00186, -srcImageLayout-00189, -pRegions-00183).
@@ -119,10 +120,10 @@ impl Encoder<'_> {
         if !self.device.is_shared() && recording.leaves.is_empty() {
             return Ok(());
         }
-        let guests = self.guests(&recording.leaves)?;
-        let written: Vec<_> = guests
+        let externals = self.externals(&recording.leaves)?;
+        let written: Vec<_> = externals
             .iter()
-            .filter_map(|(buffer, guest)| Some((buffer, guest.image.filter(|image| image.writes)?)))
+            .filter_map(|(buffer, external)| Some((buffer, external.image.filter(|image| image.writes)?)))
             .collect();
         if !written.is_empty() {
             let moved = written.iter().filter(|(_, image)| image.within() != image.target());
@@ -146,20 +147,20 @@ impl Encoder<'_> {
         let (dst_stages, dst_access) = around.after.map_or((ALL, ANY), stages);
         let (mut buffers, mut images, mut handed) = (Vec::new(), Vec::new(), Vec::new());
         let from = self.device.family;
-        for (buffer, guest) in &guests {
-            if let Some(image) = &guest.image {
+        for (buffer, external) in &externals {
+            if let Some(image) = &external.image {
                 let last = if image.writes { image.target() } else { image.within() };
                 if last != image.leave {
                     let barrier = image.barrier(last, image.leave).src_access_mask(OWN.1);
                     images.push(barrier.dst_access_mask(dst_access));
                 }
-                if let Some(to) = guest.owner {
+                if let Some(to) = external.owner {
                     let barrier = image.barrier(image.leave, image.leave);
                     handed.push(
                         between_families(barrier, from, to).src_access_mask(vk::AccessFlags::MEMORY_WRITE),
                     );
                 }
-            } else if let Some(to) = guest.owner {
+            } else if let Some(to) = external.owner {
                 buffers.push(buffer_between_families(buffer.raw, from, to).src_access_mask(OWN.1));
             }
         }
@@ -174,13 +175,13 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    fn guests(&self, ids: &[BufferId]) -> Result<Vec<(&Buffer, Guest)>, DeviceError> {
-        let mut guests = Vec::with_capacity(ids.len());
+    fn externals(&self, ids: &[BufferId]) -> Result<Vec<(&Buffer, External)>, DeviceError> {
+        let mut externals = Vec::with_capacity(ids.len());
         for id in ids {
             let buffer = self.buffers.get(*id)?;
-            guests.extend(buffer.guest.map(|guest| (buffer, guest)));
+            externals.extend(buffer.external.map(|external| (buffer, external)));
         }
-        Ok(guests)
+        Ok(externals)
     }
 
     /// Image barriers between whatever comes before and whatever comes after.

@@ -1,13 +1,13 @@
 //! Memory of the application's that a recording takes over at its beginning and gives back at its end: images, and what
 //! another queue family owns.
 //!
-//! An image is copied to a buffer of the context's and back (`visit`). The halves of transfers of ownership leave the layout as
+//! An image is copied to a buffer of the context's and back (module `acquire`). The halves of transfers of ownership leave the layout as
 //! it is; the application's halves do the same.
 
 use ash::vk::{self, Handle as _};
 
 use super::device::Device;
-use crate::backend::{DeviceError, ForeignImage, StageScope, Visit};
+use crate::backend::{Acquisition, DeviceError, ForeignImage, StageScope};
 
 const WHOLE: vk::ImageSubresourceRange = vk::ImageSubresourceRange {
     aspect_mask: vk::ImageAspectFlags::COLOR,
@@ -19,8 +19,8 @@ const WHOLE: vk::ImageSubresourceRange = vk::ImageSubresourceRange {
 
 /// What there is to do about a buffer before the first command and after the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Guest {
-    pub(super) image: Option<Picture>,
+pub(super) struct External {
+    pub(super) image: Option<ExternalImage>,
     /// The other queue family that owns it between recordings.
     pub(super) owner: Option<u32>,
     /// Image and memory that were made for it, and go with the buffer.
@@ -29,7 +29,7 @@ pub(super) struct Guest {
 
 /// An image of the application's that a buffer is copied from and to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Picture {
+pub(super) struct ExternalImage {
     pub(super) raw: vk::Image,
     width: u32,
     height: u32,
@@ -40,7 +40,7 @@ pub(super) struct Picture {
     pub(super) writes: bool,
 }
 
-impl Guest {
+impl External {
     /// Destroys what was made for it.
     ///
     /// # Safety
@@ -54,12 +54,12 @@ impl Guest {
         }
     }
 
-    pub(super) fn visit(&self) -> Visit {
+    pub(super) fn acquisition(&self) -> Acquisition {
         let image = self.image.as_ref();
         let copies = image.map_or(0, |image| u64::from(image.reads) + u64::from(image.writes));
         let stays = image
             .is_none_or(|image| image.layout == image.leave || image.layout == vk::ImageLayout::UNDEFINED);
-        Visit {
+        Acquisition {
             image_bytes: image.map_or(0, |image| image.bytes),
             copied: image.map_or(0, |image| image.bytes).saturating_mul(copies),
             once: self.owner.is_some() || !stays,
@@ -67,10 +67,10 @@ impl Guest {
     }
 }
 
-impl Picture {
+impl ExternalImage {
     /// The same of another image.
-    pub(super) fn of(self, raw: vk::Image) -> Picture {
-        Picture { raw, ..self }
+    pub(super) fn of(self, raw: vk::Image) -> ExternalImage {
+        ExternalImage { raw, ..self }
     }
 
     /// The layout in which it is copied from.
@@ -176,7 +176,10 @@ pub(super) fn owner_on(device: &Device, owner: Option<u32>) -> Result<Option<u32
 }
 
 /// What was said of an image, checked as far as that alone tells.
-pub(super) fn describe(image: &ForeignImage, (reads, writes): (bool, bool)) -> Result<Picture, DeviceError> {
+pub(super) fn describe(
+    image: &ForeignImage,
+    (reads, writes): (bool, bool),
+) -> Result<ExternalImage, DeviceError> {
     use vk::ImageUsageFlags as Usage;
     let refuse = |what: String| Err(DeviceError::Unsupported { what });
     let format = vk::Format::from_raw(image.format);
@@ -217,7 +220,16 @@ pub(super) fn describe(image: &ForeignImage, (reads, writes): (bool, bool)) -> R
             return refuse(format!("{name} {layout:?} of an image that was made without usage {needs:?}"));
         }
     }
-    Ok(Picture { raw: vk::Image::from_raw(image.handle), width, height, bytes, layout, leave, reads, writes })
+    Ok(ExternalImage {
+        raw: vk::Image::from_raw(image.handle),
+        width,
+        height,
+        bytes,
+        layout,
+        leave,
+        reads,
+        writes,
+    })
 }
 
 /// Bytes of a pixel, of formats whose pixels are copied as they are.
@@ -334,14 +346,14 @@ mod tests {
         let image = describe(&GOOD, (true, true)).unwrap();
         assert_eq!((image.source(), image.target()), (vk::ImageLayout::GENERAL, vk::ImageLayout::GENERAL));
         assert_eq!(
-            Guest { image: Some(image), ..Guest::default() }.visit(),
-            Visit { image_bytes: 48, copied: 2 * 48, once: false }
+            External { image: Some(image), ..External::default() }.acquisition(),
+            Acquisition { image_bytes: 48, copied: 2 * 48, once: false }
         );
         let left = ForeignImage { leave: vk::ImageLayout::TRANSFER_SRC_OPTIMAL.as_raw(), ..GOOD };
         let image = describe(&left, (true, false)).unwrap();
         assert_eq!(
-            Guest { image: Some(image), ..Guest::default() }.visit(),
-            Visit { image_bytes: 48, copied: 48, once: true }
+            External { image: Some(image), ..External::default() }.acquisition(),
+            Acquisition { image_bytes: 48, copied: 48, once: true }
         );
     }
 
@@ -352,7 +364,7 @@ mod tests {
         let once = |layout: vk::ImageLayout, leave: vk::ImageLayout| {
             let image = ForeignImage { layout: layout.as_raw(), leave: leave.as_raw(), ..GOOD };
             let image = describe(&image, (false, true)).unwrap();
-            Guest { image: Some(image), ..Guest::default() }.visit().once
+            External { image: Some(image), ..External::default() }.acquisition().once
         };
         assert!(once(general, source) && !once(undefined, source) && !once(source, source));
     }

@@ -3,7 +3,7 @@
 use ash::vk::{self, Handle as _};
 
 use super::device::Device;
-use super::guest::{Guest, describe, owner_on};
+use super::external::{External, describe, owner_on};
 use super::memory::{Buffer, Pool};
 use super::null;
 use crate::backend::{BufferDesc, BufferInfo, DeviceError, ForeignImage, Placement};
@@ -27,22 +27,22 @@ pub(super) unsafe fn adopt(
     if !device.is_shared() {
         return refuse("an image of an application on a device that is not the application's".to_owned());
     }
-    let picture = describe(image, (reads, writes))?;
+    let described = describe(image, (reads, writes))?;
     if known(raw) {
         return refuse("importing an image a second time: use the first import".to_owned());
     }
     let owner = owner_on(device, image.owner)?;
     // SAFETY: as the caller promises.
     let needs = unsafe { device.raw().get_image_memory_requirements(raw) };
-    if picture.bytes > needs.size {
-        let (asked, limit) = (picture.bytes, needs.size);
+    if described.bytes > needs.size {
+        let (asked, limit) = (described.bytes, needs.size);
         return Err(DeviceError::Limit {
             what: "the size given by width, height and format for an image of the application's",
             asked,
             limit,
         });
     }
-    stand_in(device, pool, picture.bytes, Guest { image: Some(picture), owner, made: None })
+    stand_in(device, pool, described.bytes, External { image: Some(described), owner, made: None })
 }
 
 /// A buffer of the context's that stands for an image.
@@ -50,9 +50,9 @@ pub(super) fn stand_in(
     device: &Device,
     pool: &Pool,
     bytes: u64,
-    mut guest: Guest,
+    mut external: External,
 ) -> Result<Buffer, DeviceError> {
-    if let (Some(image), Some(_)) = (&mut guest.image, guest.owner)
+    if let (Some(image), Some(_)) = (&mut external.image, external.owner)
         && !image.reads
     {
         // What is not taken over has no contents to keep.
@@ -64,6 +64,6 @@ pub(super) fn stand_in(
     let mut buffer = pool.create(device, &desc)?;
     // What the host would see there is the last run's.
     buffer.info = BufferInfo { host: None, coherent: true, imported: true, ..buffer.info };
-    buffer.guest = Some(guest);
+    buffer.external = Some(external);
     Ok(buffer)
 }
