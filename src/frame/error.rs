@@ -17,18 +17,6 @@ pub enum FrameError {
         /// The largest side.
         limit: u32,
     },
-    /// A side holds no whole number of chroma samples.
-    #[error("{side}: {pixels} pixels of {format}, whose chroma samples cover {of}; give a multiple of {of}")]
-    Odd {
-        /// "width" or "height".
-        side: &'static str,
-        /// Its pixels.
-        pixels: u32,
-        /// The format.
-        format: PixelFormat,
-        /// Pixels for one sample of chroma.
-        of: u32,
-    },
     /// A list has another length than the format has planes.
     #[error("{argument}: {got} of them, but {format} has {expected} planes; give one for each plane")]
     PlaneCount {
@@ -107,7 +95,8 @@ pub enum FrameError {
     },
     /// The rectangle of an output cuts through chroma samples.
     #[error(
-        "crop: {value} in {argument} cuts through chroma samples of {format}, which are written whole; give a multiple of {of}"
+        "crop: {value} in {argument} cuts through chroma samples of {format}, which are written whole; give a multiple of {of}, or \
+         end at the frame's edge"
     )]
     CropOdd {
         /// "x", "y", "width" or "height".

@@ -132,12 +132,21 @@ impl PixelFormat {
         if self == PixelFormat::P010 { 10 } else { 8 }
     }
 
-    /// Bytes of the pixels of one row of `plane`, and the number of rows, in a frame of `size`.
+    /// Whether rows of `width` pixels end with a sample of luma that belongs to no pixel.
+    pub(crate) fn has_luma_beyond(self, width: u32) -> bool {
+        matches!(self, PixelFormat::Yuyv | PixelFormat::Uyvy) && width % 2 == 1
+    }
+
+    /// Bytes of the samples of one row of `plane`, and the number of rows, in a frame of `size`. Chroma is rounded up.
     pub(crate) fn plane_size(self, plane: usize, size: [u32; 2]) -> [u64; 2] {
         let shifts = self.chroma_shifts();
         let of_plane = self.components().iter().enumerate().find(|(_, c)| c.plane == plane);
         let Some((index, component)) = of_plane else { return [0, 0] };
-        let [width, height] = if index == 0 { size } else { [0, 1].map(|i| size[i] >> shifts[i]) };
+        let [mut width, mut height] = size;
+        if index > 0 {
+            [width, height] = [0, 1].map(|i| size[i].div_ceil(1 << shifts[i]));
+        }
+        width += u32::from(self.has_luma_beyond(width));
         [u64::from(width) * u64::from(component.step), u64::from(height)]
     }
 }
@@ -162,6 +171,11 @@ mod tests {
         assert_eq!([of(PixelFormat::Nv12, 0), of(PixelFormat::Nv12, 1)], [[6, 4], [6, 2]]);
         assert_eq!([0, 1, 2].map(|p| of(PixelFormat::I420, p)), [[6, 4], [3, 2], [3, 2]]);
         assert_eq!([of(PixelFormat::P010, 0), of(PixelFormat::P010, 1)], [[12, 4], [12, 2]]);
+        let odd = |format: PixelFormat, plane| format.plane_size(plane, [5, 3]);
+        assert_eq!([odd(PixelFormat::Nv12, 0), odd(PixelFormat::Nv12, 1)], [[5, 3], [6, 2]]);
+        assert_eq!([0, 1, 2].map(|p| odd(PixelFormat::I420, p)), [[5, 3], [3, 2], [3, 2]]);
+        assert_eq!([odd(PixelFormat::P010, 0), odd(PixelFormat::P010, 1)], [[10, 3], [12, 2]]);
+        assert_eq!([odd(PixelFormat::Yuyv, 0), odd(PixelFormat::Uyvy, 0)], [[12, 3]; 2]);
         for format in PixelFormat::ALL {
             assert_eq!(PixelFormat::from_name(format.name()), Some(format));
             assert!((0..format.planes()).all(|p| of(format, p)[0] > 0), "{format}");

@@ -148,7 +148,8 @@ pub struct FrameSpec {
 }
 
 impl FrameSpec {
-    /// A frame of `width` x `height` pixels: planes one after the other in one memory, rows without padding, BT.709,
+    /// A frame of `width` x `height` pixels; where a sample of chroma covers two of them and a side is odd, the last one
+    /// covers one. Planes one after the other in one memory, rows without padding, BT.709,
     /// limited range for luma and chroma and full range else, the whole frame, bilinear.
     pub fn new(format: PixelFormat, width: u32, height: u32) -> Self {
         FrameSpec {
@@ -304,14 +305,16 @@ impl FrameSpec {
     /// Checks that the rectangle can be written.
     pub(crate) fn check_written(&self) -> Result<(), FrameError> {
         let (rect, [across, down]) = (self.rect(), self.format.chroma_shifts());
+        let at_edge = [rect.x + rect.width == self.width, rect.y + rect.height == self.height];
+        // The last samples of a frame may cover pixels beyond it.
         let sides = [
-            ("x", rect.x, across),
-            ("width", rect.width, across),
-            ("y", rect.y, down),
-            ("height", rect.height, down),
+            ("x", rect.x, across, false),
+            ("width", rect.width, across, at_edge[0]),
+            ("y", rect.y, down, false),
+            ("height", rect.height, down, at_edge[1]),
         ];
-        match sides.into_iter().find(|(_, value, shift)| value % (1 << shift) != 0) {
-            Some((argument, value, shift)) => {
+        match sides.into_iter().find(|(_, value, shift, fine)| !fine && value % (1 << shift) != 0) {
+            Some((argument, value, shift, _)) => {
                 Err(FrameError::CropOdd { argument, value, format: self.format, of: 1 << shift })
             }
             None => Ok(()),
@@ -321,7 +324,8 @@ impl FrameSpec {
     /// Of each memory, whether a frame that is written leaves bytes of it as they are.
     pub(crate) fn keeps_bytes(&self) -> Result<Vec<bool>, FrameError> {
         let rect = self.rect();
-        let whole = rect == Rect { x: 0, y: 0, width: self.width, height: self.height };
+        let whole = rect == Rect { x: 0, y: 0, width: self.width, height: self.height }
+            && !self.format.has_luma_beyond(self.width);
         let mut written = self.memory_bytes()?;
         for plane in self.planes()? {
             // Planes do not overlap.
@@ -375,12 +379,6 @@ impl FrameSpec {
         let is_side = |pixels: u32| (1..=MAX_SIDE).contains(&pixels);
         if !is_side(width) || !is_side(height) {
             return Err(FrameError::Size { width, height, limit: MAX_SIDE });
-        }
-        let [across, down] = self.format.chroma_shifts();
-        for (side, pixels, shift) in [("width", width, across), ("height", height, down)] {
-            if pixels % (1 << shift) != 0 {
-                return Err(FrameError::Odd { side, pixels, format: self.format, of: 1 << shift });
-            }
         }
         if let Some([width, height]) = self.size
             && (!is_side(width) || !is_side(height))

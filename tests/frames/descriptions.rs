@@ -33,9 +33,11 @@ fn wrong_descriptions_name_the_argument() {
     let cases: Vec<(FrameSpec, &str)> = vec![
         (FrameSpec::new(F::Rgb8, 0, 4), "size: 0 x 4 pixels; give 1 to 16384"),
         (FrameSpec::new(F::Rgb8, 4, 16_385), "size: 4 x 16385"),
-        (FrameSpec::new(F::Nv12, 15, 8), "width: 15 pixels of nv12"),
-        (FrameSpec::new(F::I420, 16, 7), "height: 7 pixels of i420"),
-        (FrameSpec::new(F::Yuyv, 15, 7), "width: 15 pixels of yuyv"),
+        (
+            FrameSpec::new(F::Nv12, 15, 8).strides([15, 15]),
+            "strides: 15 bytes for plane 1, whose rows have 16",
+        ),
+        (FrameSpec::new(F::Yuyv, 15, 7).strides([30]), "strides: 30 bytes for plane 0, whose rows have 32"),
         (new(F::Nv12).strides([16]), "strides: 1 of them, but nv12 has 2 planes"),
         (new(F::Rgb8).offsets([0, 1]), "offsets: 2 of them, but rgb8 has 1 planes"),
         (new(F::I420).memories([0, 1]), "memories: 2 of them, but i420 has 3 planes"),
@@ -117,6 +119,11 @@ fn an_output_is_written_by_whole_samples_of_chroma() {
         assert!(error.contains(text) && error.contains("give a multiple of 2"), "{error}");
         assert!(build(spec(x, y, w, h), DType::F32, &[1, 3, 8, 16], false).is_ok(), "an input may");
     }
+    // Of a frame of odd sides, the last samples are.
+    let spec = |w, h| FrameSpec::new(PixelFormat::Nv12, 15, 7).crop(2, 2, w, h);
+    let error = refused(spec(11, 5), DType::F32, &[1, 3, 8, 16], true).to_string();
+    assert!(error.contains("11 in width") && error.contains("or end at the frame's edge"), "{error}");
+    assert!(build(spec(13, 5), DType::F32, &[1, 3, 8, 16], true).is_ok(), "it ends with the frame");
 }
 
 #[test]

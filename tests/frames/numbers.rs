@@ -3,7 +3,7 @@
 use onepool::frame::{Channels, ColorMatrix, ColorRange, Filter, FrameSpec, PixelFormat, TensorLayout};
 use onepool::{DType, Tensor};
 
-use crate::common::{bytes, check_messages, contexts, identity, session};
+use crate::common::{bytes, check_messages, contexts, identity, session, session_by};
 use crate::reference::{Frame, taps};
 
 /// How far numbers may be from the formulas', in units of 8 bits.
@@ -168,11 +168,17 @@ fn gray(frame: &Frame, x: usize, y: usize) -> f64 {
 
 /// A frame that a tensor was written to, on every device; bytes around the rectangle hold `0xA5`.
 fn frames(tensor: &Tensor, spec: &FrameSpec) -> Vec<u8> {
+    frames_by(tensor, spec, false)
+}
+
+/// The same, with the CPU to fall back to where that is said.
+fn frames_by(tensor: &Tensor, spec: &FrameSpec, fallback: bool) -> Vec<u8> {
     let n = spec.memory_bytes().unwrap()[0] as usize;
     let mut first: Option<Vec<u8>> = None;
     for (device, context) in contexts() {
         let dims = tensor.shape().dims();
-        let session = session(identity(tensor.dtype(), dims), context, None, Some(spec.clone()));
+        let graph = identity(tensor.dtype(), dims);
+        let session = session_by(graph, context, None, Some(spec.clone()), fallback).unwrap();
         let mut region = onepool::HostRegion::new(n).unwrap();
         region.as_mut_slice().fill(0xA5);
         let region = region.into_shared();
@@ -218,7 +224,7 @@ fn compare_frame(
         if subsampled {
             let (left, top) = (x / 2 * 2, y / down * down);
             for (dx, dy) in (0..down).flat_map(|dy| [0, 1].map(|dx| (dx, dy))) {
-                let v = sampled(left + dx, top + dy);
+                let v = sampled((left + dx).min(x0 + w - 1), (top + dy).min(y0 + h - 1));
                 block.iter_mut().zip(v).for_each(|(to, v)| *to += v / (2 * down) as f64);
             }
         }
@@ -307,6 +313,57 @@ fn gray_alpha_and_halves_become_frames() {
         let spec = spec.scale(1.0).normalize([100.0], [1.0]);
         let got = Frame { bytes: frames(&tensor, &spec), ..empty };
         compare_frame(&got, whole, [12, 8], false, rgba);
+    }
+}
+
+#[test]
+fn the_last_sample_of_chroma_of_an_odd_side_is_that_of_one_pixel() {
+    let subsampled = PixelFormat::ALL.into_iter().filter(|format| format.is_yuv());
+    for (n, format) in subsampled.enumerate() {
+        for (width, height) in [(5, 3), (6, 5), (9, 4), (1, 1), (3, 1)] {
+            let picture = frame(format, (width, height), 3, n as u64 + 11);
+            let (spec, dims) = (describe(&picture), [1, 3, height, width]);
+            let whole = [0, 0, width, height];
+            let got = tensors(&picture, &spec, DType::U8, &dims);
+            compare(&picture, &got, whole, [width, height], false);
+            let got = tensors(&picture, &spec.clone().scale(1.0), DType::F32, &[1, 3, 7, 4]);
+            compare(&picture, &got, whole, [4, 7], true);
+
+            // Written whole, by a tensor of its size and of another, and from pixel 2 on to both edges.
+            let edge = [2, 2, width.saturating_sub(2), height.saturating_sub(2)];
+            for (rect, size) in [(whole, [width, height]), (whole, [4, 7]), (edge, [3, 3])] {
+                if rect[2] == 0 || rect[3] == 0 {
+                    continue;
+                }
+                let [x, y, w, h] = rect.map(|v| v as u32);
+                let spec = spec.clone().crop(x, y, w, h);
+                let values = bytes(3 * size[0] * size[1], n as u64 + 31);
+                let tensor = Tensor::new([1, 3, size[1], size[0]], &values).unwrap();
+                let color = |i: usize, j: usize| {
+                    let at = |c: usize| f64::from(values[(c * size[1] + j) * size[0] + i]);
+                    [at(0), at(1), at(2), 255.0]
+                };
+                let got = Frame { bytes: frames_by(&tensor, &spec, true), ..picture.clone() };
+                compare_frame(&got, rect, size, true, color);
+            }
+        }
+    }
+}
+
+/// Devices without a kernel for it say so where the CPU may not help.
+#[test]
+fn an_odd_side_is_written_by_the_cpu() {
+    let spec = FrameSpec::new(PixelFormat::Nv12, 5, 3);
+    for (device, context) in contexts() {
+        let built = session_by(identity(DType::U8, &[1, 3, 3, 5]), context, None, Some(spec.clone()), false);
+        let refused = built.and_then(|session| session.bind().plan().map(drop)).err();
+        match context.info().native {
+            true => assert!(refused.is_none(), "{device}: {refused:?}"),
+            false => {
+                let said = refused.expect(device).to_string();
+                assert!(said.contains("TensorToFrame") && said.contains("odd side"), "{device}: {said}");
+            }
+        }
     }
 }
 

@@ -20,15 +20,15 @@ pub(crate) struct Frame {
 
 /// Bytes of a row of each plane, and rows.
 pub(crate) fn planes(format: PixelFormat, width: usize, height: usize) -> Vec<[usize; 2]> {
-    let (half_width, half_height) = (width / 2, height / 2);
+    let (half_width, half_height) = (width.div_ceil(2), height.div_ceil(2));
     match format {
         PixelFormat::Gray8 => vec![[width, height]],
         PixelFormat::Rgb8 | PixelFormat::Bgr8 => vec![[3 * width, height]],
         PixelFormat::Rgba8 | PixelFormat::Bgra8 => vec![[4 * width, height]],
-        PixelFormat::Yuyv | PixelFormat::Uyvy => vec![[2 * width, height]],
-        PixelFormat::Nv12 | PixelFormat::Nv21 => vec![[width, height], [width, half_height]],
+        PixelFormat::Yuyv | PixelFormat::Uyvy => vec![[4 * half_width, height]],
+        PixelFormat::Nv12 | PixelFormat::Nv21 => vec![[width, height], [2 * half_width, half_height]],
         PixelFormat::I420 => vec![[width, height], [half_width, half_height], [half_width, half_height]],
-        PixelFormat::P010 => vec![[2 * width, height], [2 * width, half_height]],
+        PixelFormat::P010 => vec![[2 * width, height], [4 * half_width, half_height]],
         _ => panic!("{format} has no reference"),
     }
 }

@@ -296,11 +296,53 @@ fn planned_memory(records: &Records) -> String {
     )
 }
 
+/// What the interfaces of a run of a tiny model take, and what each adds to the time from Rust.
+fn doors(records: &Records) -> String {
+    let get = |device: &str, metric: &str| 1e3 * records.get(LAVAPIPE, "doors", device, metric);
+    let names = ["rust", "c", "python", "onnxruntime"];
+    let words = ["Rust", "C", "Python", "onnxruntime, onepool's provider"];
+    let (mut rows, mut most) = (Vec::new(), 0.0f64);
+    for device in records.cases(LAVAPIPE, "doors") {
+        let rust = get(device, "rust");
+        for (name, words) in names.into_iter().zip(words) {
+            let time = get(device, name);
+            let mut row =
+                vec![words.to_owned(), device.to_owned(), digits(time), format!("{:.2}", time / rust)];
+            row.push(match name {
+                "rust" => "-".to_owned(),
+                _ => {
+                    let added = get(device, &format!("{name}; added"));
+                    most = most.max(added);
+                    format!("{added:.1}")
+                }
+            });
+            rows.push(row);
+        }
+        if let Some(ms) = records.known(LAVAPIPE, "doors", device, "onnxruntime alone") {
+            let time = 1e3 * ms;
+            let words = "onnxruntime, its own provider".to_owned();
+            rows.push(vec![
+                words,
+                device.to_owned(),
+                digits(time),
+                format!("{:.2}", time / rust),
+                "-".to_owned(),
+            ]);
+        }
+    }
+    format!(
+        "An interface adds at most {most:.1} us. Microseconds, {LAVAPIPE}, {}.\n\n{}",
+        records.days_on(LAVAPIPE, "doors"),
+        table(&["interface", "device", "a run", "times Rust", "added"], &rows)
+    )
+}
+
 /// Every generated part of the page by name.
 pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
     vec![
         ("machines", machines(records)),
         ("transfer", transfers(records)),
+        ("doors", doors(records)),
         ("boundary", boundary(records)),
         ("placement", placement(records)),
         ("models", models(records)),

@@ -69,6 +69,35 @@ def test_it_is_listed():
     assert session(chain()).get_providers()[0] == provider.NAME
 
 
+def by_selection(select):
+    """The providers of a session whose options choose among devices, and its result."""
+    provider.register()
+    options = ort.SessionOptions()
+    select(options)
+    run = ort.InferenceSession(chain().SerializeToString(), sess_options=options, enable_fallback=0)
+    before = stats()
+    (y,) = run.run(None, {"a": np.ones((4, 64), np.float32), "b": np.ones((4, 64), np.float32)})
+    assert (y == 2).all()
+    return run.get_providers(), (stats() - before).runs
+
+
+@pytest.mark.parametrize("policy", ["DEFAULT", "PREFER_CPU", "MAX_PERFORMANCE"])
+def test_onnxruntime_selects_it_by_policy(policy):
+    policy = getattr(ort.OrtExecutionProviderDevicePolicy, policy)
+    providers, runs = by_selection(lambda options: options.set_provider_selection_policy(policy))
+    assert (providers[0], runs) == (provider.NAME, 1)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_function_of_the_application_selects_it(ours):
+    def chosen(devices, model, runtime, most):
+        assert most >= 2
+        return [*(device for device in devices if ours and device.ep_name == provider.NAME), devices[-1]]
+
+    providers, runs = by_selection(lambda options: options.set_provider_selection_policy_delegate(chosen))
+    assert (provider.NAME in providers, runs) == (ours, int(ours))
+
+
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 def test_results_are_those_of_onnxruntime_for_each_size(device):
     for made, name, width in ((chain(), "a", 64), (network(), "x", None)):

@@ -94,6 +94,11 @@ pub(super) fn to_frame(
 ) -> Result<(), OpError> {
     use spec::tensor_to_frame as ids;
     let kernel = variants::TensorToFrame { t: pixels.info.dtype }.id()?;
+    let rect = frame.rect();
+    let [across, down] = frame.format().chroma_shifts();
+    if rect.width % (1 << across) != 0 || rect.height % (1 << down) != 0 {
+        return Err(OpError::unsupported("no device kernel for a frame that is written and has an odd side"));
+    }
     for m in op.copied() {
         if !memories[m].is_multiple_of(4) {
             return Err(OpError::unsupported("no device kernel for a copy of a part of a word"));
@@ -106,8 +111,6 @@ pub(super) fn to_frame(
     let [red, green, blue] = pixels.channels.order().map(|channel| channel as u32);
     constants.extend([(ids::RED, red), (ids::GREEN, green), (ids::BLUE, blue)]);
     let [a, b, c] = planes(memories.len(), Operand::Output);
-    let rect = frame.rect();
-    let [across, down] = frame.format().chroma_shifts();
     let items = (rect.width >> across) as usize * (rect.height >> down) as usize;
     lower.dispatch_1d(kernel, &constants, &[Operand::Input(0), a, b, c], &params, items)
 }

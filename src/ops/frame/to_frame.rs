@@ -191,7 +191,9 @@ impl Loop {
             let first = (u64::from(self.origin[1] >> down) * plane.stride + plane.offset) as usize;
             let end = (plane.offset + plane.stride * (plane.rows - 1) + plane.row_bytes) as usize;
             let stride = if plane.rows > 1 { plane.stride as usize } else { plane.row_bytes as usize };
-            let rows = memories[plane.memory][first..end].chunks_mut(stride).take(self.rows.len() >> down);
+            let rows = memories[plane.memory][first..end]
+                .chunks_mut(stride)
+                .take(self.rows.len().div_ceil(1 << down));
             share(rows.enumerate(), |(row, line)| {
                 for &c in &components {
                     self.write_component(c, row, line, color);
@@ -222,11 +224,14 @@ impl Loop {
         let [across, down] = of.shifts;
         let count = across + down;
         let half_unit = (1 << count) >> 1;
-        for column in 0..self.columns.len() >> across {
+        // Pixels beyond an odd side are as those at the edge.
+        let last = [self.columns.len() - 1, self.rows.len() - 1];
+        for column in 0..self.columns.len().div_ceil(1 << across) {
             let mut sum = [half_unit; 3];
             for dy in 0..1usize << down {
                 for dx in 0..1usize << across {
-                    let color = color((column << across) + dx, (row << down) + dy);
+                    let color =
+                        color(((column << across) + dx).min(last[0]), ((row << down) + dy).min(last[1]));
                     sum.iter_mut().zip(color).for_each(|(sum, v)| *sum += v);
                 }
             }
