@@ -91,8 +91,10 @@ void write_component(uint c, uint memory, uint at, int red, int green, int blue)
 void main()
 {
     uint i = linear_id();
-    uint columns = p.w >> ACROSS;
-    if (i >= columns * (p.h >> DOWN)) {
+    // The last samples of chroma of an odd side are those of fewer pixels.
+    uint columns = (p.w + (1u << ACROSS) - 1u) >> ACROSS;
+    uint lines = (p.h + (1u << DOWN) - 1u) >> DOWN;
+    if (i >= columns * lines) {
         return;
     }
     uint y = (i / columns) << DOWN;
@@ -101,13 +103,15 @@ void main()
     int green = 0;
     int blue = 0;
     for (uint dy = 0u; dy < 1u << DOWN; ++dy) {
-        Tap ty = tap(LINEAR != 0u, y + dy, p.h, p.th);
+        uint own_y = min(y + dy, p.h - 1u);
+        Tap ty = tap(LINEAR != 0u, own_y, p.h, p.th);
         for (uint dx = 0u; dx < 1u << ACROSS; ++dx) {
-            Tap tx = tap(LINEAR != 0u, x + dx, p.w, p.tw);
+            uint own_x = min(x + dx, p.w - 1u);
+            Tap tx = tap(LINEAR != 0u, own_x, p.w, p.tw);
             int r = sampled(RED, tx, ty);
             int g = CHANNELS > 1u ? sampled(GREEN, tx, ty) : r;
             int b = CHANNELS > 1u ? sampled(BLUE, tx, ty) : r;
-            uint at = p.base[0] + (p.y + y + dy) * p.stride[0] + (p.x + x + dx) * STEP0;
+            uint at = p.base[0] + (p.y + own_y) * p.stride[0] + (p.x + own_x) * STEP0;
             write_component(0u, 0u, at, r, g, b);
             if (ALPHA != 0) {
                 uint alpha = 255u;

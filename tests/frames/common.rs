@@ -59,18 +59,7 @@ pub(crate) fn session(
     input: Option<FrameSpec>,
     output: Option<FrameSpec>,
 ) -> Session {
-    session_by(graph, context, input, output, false).unwrap()
-}
-
-/// The same, with the CPU to fall back to where that is said.
-pub(crate) fn session_by(
-    graph: Graph,
-    context: &Context,
-    input: Option<FrameSpec>,
-    output: Option<FrameSpec>,
-    fallback: bool,
-) -> Result<Session, onepool::Error> {
-    let mut builder = Session::builder().graph(graph).context(context.clone()).fallback(fallback);
+    let mut builder = Session::builder().graph(graph).context(context.clone()).fallback(false);
     builder = builder.copy_threshold(0);
     if let Some(frame) = input {
         builder = builder.frame_input("image", frame);
@@ -78,7 +67,7 @@ pub(crate) fn session_by(
     if let Some(frame) = output {
         builder = builder.frame_output("result", frame);
     }
-    builder.build()
+    builder.build().unwrap()
 }
 
 /// Bytes in no order.

@@ -3,7 +3,7 @@
 use onepool::frame::{Channels, ColorMatrix, ColorRange, Filter, FrameSpec, PixelFormat, TensorLayout};
 use onepool::{DType, Tensor};
 
-use crate::common::{bytes, check_messages, contexts, identity, session, session_by};
+use crate::common::{bytes, check_messages, contexts, identity, session};
 use crate::reference::{Frame, taps};
 
 /// How far numbers may be from the formulas', in units of 8 bits.
@@ -168,17 +168,12 @@ fn gray(frame: &Frame, x: usize, y: usize) -> f64 {
 
 /// A frame that a tensor was written to, on every device; bytes around the rectangle hold `0xA5`.
 fn frames(tensor: &Tensor, spec: &FrameSpec) -> Vec<u8> {
-    frames_by(tensor, spec, false)
-}
-
-/// The same, with the CPU to fall back to where that is said.
-fn frames_by(tensor: &Tensor, spec: &FrameSpec, fallback: bool) -> Vec<u8> {
     let n = spec.memory_bytes().unwrap()[0] as usize;
     let mut first: Option<Vec<u8>> = None;
     for (device, context) in contexts() {
         let dims = tensor.shape().dims();
         let graph = identity(tensor.dtype(), dims);
-        let session = session_by(graph, context, None, Some(spec.clone()), fallback).unwrap();
+        let session = session(graph, context, None, Some(spec.clone()));
         let mut region = onepool::HostRegion::new(n).unwrap();
         region.as_mut_slice().fill(0xA5);
         let region = region.into_shared();
@@ -343,25 +338,8 @@ fn the_last_sample_of_chroma_of_an_odd_side_is_that_of_one_pixel() {
                     let at = |c: usize| f64::from(values[(c * size[1] + j) * size[0] + i]);
                     [at(0), at(1), at(2), 255.0]
                 };
-                let got = Frame { bytes: frames_by(&tensor, &spec, true), ..picture.clone() };
+                let got = Frame { bytes: frames(&tensor, &spec), ..picture.clone() };
                 compare_frame(&got, rect, size, true, color);
-            }
-        }
-    }
-}
-
-/// Devices without a kernel for it say so where the CPU may not help.
-#[test]
-fn an_odd_side_is_written_by_the_cpu() {
-    let spec = FrameSpec::new(PixelFormat::Nv12, 5, 3);
-    for (device, context) in contexts() {
-        let built = session_by(identity(DType::U8, &[1, 3, 3, 5]), context, None, Some(spec.clone()), false);
-        let refused = built.and_then(|session| session.bind().plan().map(drop)).err();
-        match context.info().native {
-            true => assert!(refused.is_none(), "{device}: {refused:?}"),
-            false => {
-                let said = refused.expect(device).to_string();
-                assert!(said.contains("TensorToFrame") && said.contains("odd side"), "{device}: {said}");
             }
         }
     }

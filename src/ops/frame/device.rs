@@ -96,9 +96,6 @@ pub(super) fn to_frame(
     let kernel = variants::TensorToFrame { t: pixels.info.dtype }.id()?;
     let rect = frame.rect();
     let [across, down] = frame.format().chroma_shifts();
-    if rect.width % (1 << across) != 0 || rect.height % (1 << down) != 0 {
-        return Err(OpError::unsupported("no device kernel for a frame that is written and has an odd side"));
-    }
     for m in op.copied() {
         if !memories[m].is_multiple_of(4) {
             return Err(OpError::unsupported("no device kernel for a copy of a part of a word"));
@@ -111,6 +108,6 @@ pub(super) fn to_frame(
     let [red, green, blue] = pixels.channels.order().map(|channel| channel as u32);
     constants.extend([(ids::RED, red), (ids::GREEN, green), (ids::BLUE, blue)]);
     let [a, b, c] = planes(memories.len(), Operand::Output);
-    let items = (rect.width >> across) as usize * (rect.height >> down) as usize;
+    let items = rect.width.div_ceil(1 << across) as usize * rect.height.div_ceil(1 << down) as usize;
     lower.dispatch_1d(kernel, &constants, &[Operand::Input(0), a, b, c], &params, items)
 }
