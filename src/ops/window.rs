@@ -385,7 +385,7 @@ pub(crate) fn three(what: &str, axes: &[WindowAxis]) -> Result<[WindowAxis; 3], 
 
 /// The axes with neighbours of windows of one tap that takes every element as one.
 fn merged(axes: &[WindowAxis]) -> Vec<WindowAxis> {
-    let still = |a: &WindowAxis| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0];
+    let still = |a: &WindowAxis| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0] && a.input == a.output;
     let mut all: Vec<WindowAxis> = Vec::new();
     for a in axes {
         match all.last_mut().filter(|last| still(last) && still(a)) {

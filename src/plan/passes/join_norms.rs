@@ -17,9 +17,9 @@ use crate::shape::{Shape, normalize_axis};
 pub(super) fn join_norms(flow: &mut Flow, cx: &PlanCx<'_>) -> usize {
     let index = FlowIndex::new(flow);
     let mut keep = vec![true; flow.nodes.len()];
-    for n in 0..flow.nodes.len() {
+    for (n, keep) in keep.iter_mut().enumerate() {
         if let Some(joined) = joined(flow, &index, n, cx) {
-            keep[n] = false;
+            *keep = false;
             join(flow, &index, n, joined);
         }
     }
