@@ -225,5 +225,5 @@ fn rates_of_a_prompt_and_a_text_are_measured() {
     }
     // The model's own limit.
     let over = ["bench", "generate", MODEL, "-d", "cpu", "--context", "100000"];
-    fails(root(), 1, &over, &["100000"]);
+    fails(root(), 2, &over, &["100000"]);
 }

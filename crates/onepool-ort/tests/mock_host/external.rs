@@ -129,9 +129,9 @@ fn context_at(
 #[test]
 fn an_imported_allocation_is_used_in_place_and_let_go() {
     fail(None);
-    let _alone = RUNS.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = COUNTERS.write().unwrap_or_else(PoisonError::into_inner);
     let (rows, bytes) = (4096usize, 1 << 20);
-    let provider = Provider::new(&[("ep.onepool.device", "sim"), ("ep.onepool.strict", "1")]).unwrap();
+    let provider = Provider::alone(&[("ep.onepool.device", "sim"), ("ep.onepool.strict", "1")]).unwrap();
     let importer = Importer::new(provider.factory);
     let start = pages(bytes);
     let handle = importer.import(&Importer::describe(start, bytes)).unwrap();
@@ -145,7 +145,7 @@ fn an_imported_allocation_is_used_in_place_and_let_go() {
         // SAFETY: the bytes are the test's own.
         unsafe { start.add(at[0]).cast::<f32>().copy_from_nonoverlapping(source.as_ptr(), rows * 4) };
         let context = context_at(&importer, handle, rows as i64, at);
-        run_alone(info, &context).unwrap();
+        run(info, &context).unwrap();
         ran += 1;
         // SAFETY: as above.
         let got = unsafe { std::slice::from_raw_parts(start.add(at[1]).cast::<f32>(), rows * 4) };
@@ -159,7 +159,7 @@ fn an_imported_allocation_is_used_in_place_and_let_go() {
     }
     // Memory of someone else's is not kept, and does not disturb.
     let other = context(rows);
-    run_alone(info, &other).unwrap();
+    run(info, &other).unwrap();
     assert_eq!(other.outputs.borrow()[0].as_ref().unwrap().values, expected(rows));
     // The importer may go first.
     drop(importer);
@@ -173,7 +173,7 @@ fn an_imported_allocation_is_used_in_place_and_let_go() {
             ..Tensor::new(Type { element: 1, dims: vec![rows as i64, 4] }, Vec::new())
         };
         let context = Context { inputs: vec![Some(input)], outputs: RefCell::new(vec![None]) };
-        run_alone(info, &context).unwrap();
+        run(info, &context).unwrap();
     }
     assert_eq!(stats().bindings - bound, 2);
     assert_eq!(stats().bytes_held, before.bytes_held);
@@ -187,6 +187,7 @@ fn an_imported_allocation_is_used_in_place_and_let_go() {
 #[test]
 fn wrong_allocations_and_tensors_are_statuses() {
     fail(None);
+    let _beside = COUNTERS.read().unwrap_or_else(PoisonError::into_inner);
     let made = factory(c"1.30.0", 30).unwrap();
     let importer = Importer::new(made);
     // SAFETY: as onnxruntime's header says.

@@ -11,7 +11,7 @@ mod profile;
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use host::{CONFIG, Context, FUSED, Graph, LOG, Node, Status, Tensor, Type, Value, calls, fail, live};
 use onepool_ort::abi::{
@@ -159,10 +159,20 @@ type Wrong = (u32, String);
 struct Provider {
     factory: *mut OrtEpFactory,
     ep: *mut OrtEp,
+    _beside: Option<RwLockReadGuard<'static, ()>>,
 }
 
 impl Provider {
     fn new(options: &[(&str, &str)]) -> Result<Self, Wrong> {
+        Provider::beside(Some(COUNTERS.read().unwrap_or_else(PoisonError::into_inner)), options)
+    }
+
+    /// One of a test that holds the counters.
+    fn alone(options: &[(&str, &str)]) -> Result<Self, Wrong> {
+        Provider::beside(None, options)
+    }
+
+    fn beside(beside: Option<RwLockReadGuard<'static, ()>>, options: &[(&str, &str)]) -> Result<Self, Wrong> {
         let factory = factory(c"1.28.0", 28)?;
         CONFIG.set(options.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect());
         let mut ep = null_mut();
@@ -172,7 +182,7 @@ impl Provider {
             let create = (*factory).CreateEp;
             create(factory, &devices[1], metadata.as_ptr(), 1, kept::<u8, _>(0), host::logger(), &mut ep)
         };
-        let provider = Provider { factory, ep };
+        let provider = Provider { factory, ep, _beside: beside };
         match said(status) {
             Some(wrong) => Err(wrong),
             None => {
@@ -232,16 +242,11 @@ impl Drop for Provider {
     }
 }
 
-/// Runs are counted for the process: those of a test that looks at the counters are alone.
-static RUNS: RwLock<()> = RwLock::new(());
+/// Runs and the memory that is held are counted for the process: no provider lives beside a test that looks at the counters.
+static COUNTERS: RwLock<()> = RwLock::new(());
 
 /// One run in a state of its own.
 fn run(info: *mut OrtNodeComputeInfo, context: &Context) -> Result<(), Wrong> {
-    let _beside = RUNS.read().unwrap_or_else(PoisonError::into_inner);
-    run_alone(info, context)
-}
-
-fn run_alone(info: *mut OrtNodeComputeInfo, context: &Context) -> Result<(), Wrong> {
     let mut state = null_mut();
     // SAFETY: as onnxruntime's header says.
     unsafe {
