@@ -196,7 +196,7 @@ void main()
     first = uint(range.x) + begins;
     uint size = p.v_head / 4u + 1u;
     if (keys == 0u) {
-        // Without weights nobody reads sums.
+        // The merge skips sums of a part without weights.
         for (uint n = t; n < count; n += 128u) {
             parts[(place(kv, first_query + n) * PARTS + part) * size] = vec4(HIDDEN, 0.0, 0.0, 0.0);
         }

@@ -73,7 +73,6 @@ pub(super) fn bound_of(logits: &[f32], count: usize) -> f32 {
 
 /// The sum of `exp((logit - most) / temperature)`, each rounded to `f32`.
 pub(super) fn sum_of_weights(logits: &[f32], most: f32, temperature: f32) -> f64 {
-    let factor = 1.0 / temperature;
     let mut sum = 0.0;
     for values in logits.chunks(PART) {
         let mut sums = [0f32; LANES];
@@ -82,7 +81,7 @@ pub(super) fn sum_of_weights(logits: &[f32], most: f32, temperature: f32) -> f64
             || {
                 for values in values.chunks(LANES) {
                     for (sum, v) in sums.iter_mut().zip(values) {
-                        *sum += exp((*v - most) * factor);
+                        *sum += exp((*v - most) / temperature);
                     }
                 }
             },
@@ -146,5 +145,7 @@ mod tests {
             assert!((got - want).abs() < 1e-6 * want, "{temperature}: {got}, not {want}");
         }
         assert_eq!(sum_of_weights(&[f32::NEG_INFINITY, 2.0], 2.0, 0.5), 1.0);
+        // One over the least temperatures is no number.
+        assert_eq!(sum_of_weights(&[1.5, 2.0], 2.0, f32::from_bits(1)), 1.0);
     }
 }

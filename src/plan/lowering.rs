@@ -116,6 +116,16 @@ impl PlanCx<'_> {
         node.device.unwrap_or(self.assignment.rest())
     }
 
+    /// The device that is sure to run `node`. Where devices are still to be chosen there is none: the choice is between the
+    /// operators of the graph, and passes that join some for one device wait.
+    pub(super) fn device_of(&self, node: &FlowNode) -> Option<&DeviceInfo> {
+        let device = match self.assignment {
+            Assignment::All(device) => node.device.unwrap_or(*device),
+            Assignment::Open | Assignment::Each(_) => node.device?,
+        };
+        self.devices.get(device as usize).copied()
+    }
+
     /// Lowers node `n` on its device, or on the first other native one where its device has no kernel and fallback is
     /// allowed.
     ///

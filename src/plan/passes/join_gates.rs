@@ -3,7 +3,6 @@
 
 use super::super::lowering::PlanCx;
 use crate::ops::{AbsorbedInput, Activation, Elementwise, Structure};
-use crate::plan::Assignment;
 use crate::plan::flow::{Flow, ValueId};
 use crate::plan::index::FlowIndex;
 
@@ -28,12 +27,7 @@ fn join(flow: &mut Flow, index: &FlowIndex, n: usize, cx: &PlanCx<'_>) -> Option
         |v: ValueId| index.producer(v).filter(|p| index.only_user(v).is_some() && !index.is_ordered(*p));
     let (first, second) = (alone(gate)?, alone(up)?);
     let (a, b) = (&flow.nodes[first], &flow.nodes[second]);
-    // Where devices are still to be chosen, the choice is between the operators that there are without this pass.
-    let device = match cx.assignment {
-        Assignment::All(device) => a.device.unwrap_or(*device),
-        Assignment::Open | Assignment::Each(_) => a.device?,
-    };
-    let device = cx.devices.get(device as usize)?;
+    let device = cx.device_of(a)?;
     let same =
         a.inputs.first() == b.inputs.first() && a.device == b.device && a.device == flow.nodes[n].device;
     if first == second || !same || device.native || [a, b].iter().any(|node| node.outputs.len() != 1) {

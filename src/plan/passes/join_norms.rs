@@ -8,7 +8,6 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::operator::{Elementwise, Structure};
 use crate::ops::attention::SkipNorm;
-use crate::plan::Assignment;
 use crate::plan::flow::{Flow, Value, ValueId};
 use crate::plan::index::FlowIndex;
 use crate::shape::{Shape, normalize_axis};
@@ -56,12 +55,7 @@ fn joined(flow: &Flow, index: &FlowIndex, n: usize, cx: &PlanCx<'_>) -> Option<J
     else {
         return None;
     };
-    // Where devices are still to be chosen, the choice is between the operators that there are without this pass.
-    let device = match cx.assignment {
-        Assignment::All(device) => node.device.unwrap_or(*device),
-        Assignment::Open | Assignment::Each(_) => node.device?,
-    };
-    let device = cx.devices.get(device as usize)?;
+    let device = cx.device_of(node)?;
     let info = &flow.values[read].info;
     let last = info.shape.rank().checked_sub(1)?;
     let len = *info.shape.dims().last()?;
@@ -122,7 +116,7 @@ mod tests {
     use crate::ops::norm::LayerNormalization;
     use crate::ops::test_util::tensor;
     use crate::ops::{self, Function};
-    use crate::plan::{PlanCache, PlanOptions, specialize};
+    use crate::plan::{Assignment, PlanCache, PlanOptions, specialize};
     use crate::registry::Registry;
     use crate::session::Session;
 

@@ -242,7 +242,7 @@ impl Drop for Provider {
     }
 }
 
-/// Runs and the memory that is held are counted for the process: no provider lives beside a test that looks at the counters.
+/// Runs and held memory are counted for the whole process: while a test reads the counters no other provider exists.
 static COUNTERS: RwLock<()> = RwLock::new(());
 
 /// One run in a state of its own.

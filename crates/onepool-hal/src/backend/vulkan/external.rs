@@ -1,8 +1,8 @@
 //! Memory of the application's that a recording takes over at its beginning and gives back at its end: images, and what
 //! another queue family owns.
 //!
-//! An image is copied to a buffer of the context's and back (module `acquire`). The halves of transfers of ownership leave the layout as
-//! it is; the application's halves do the same.
+//! An image is copied to a buffer of the context's and back (module `acquire`). The halves of transfers of ownership keep
+//! the layout; the application's halves do the same.
 
 use ash::vk::{self, Handle as _};
 
