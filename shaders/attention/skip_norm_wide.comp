@@ -46,11 +46,15 @@ void main()
     uint lane = gl_LocalInvocationIndex % TEAM;
     float count = float(4u * p.quads);
     vec4 held[HELD];
+    // Read before the sums are known, so that it does not wait for them.
+    vec4 scales[HELD];
     vec4 sums = vec4(0.0);
     [[unroll]] for (uint h = 0u; h < HELD; ++h) {
         uint at = lane + h * TEAM;
         held[h] = vec4(0.0);
+        scales[h] = vec4(0.0);
         if (at < quads) {
+            scales[h] = vec4(scale[at]);
             held[h] = vec4(x[first + at]) + vec4(skip[skip_first + at]);
             if (BIASED != 0u) {
                 held[h] += vec4(bias[at]);
@@ -73,7 +77,7 @@ void main()
     [[unroll]] for (uint h = 0u; h < HELD; ++h) {
         uint at = lane + h * TEAM;
         if (at < quads) {
-            vec4 v = held[h] * inverse * vec4(scale[at]);
+            vec4 v = held[h] * inverse * scales[h];
             if (SHIFTED != 0u) {
                 v += vec4(shift[at]);
             }

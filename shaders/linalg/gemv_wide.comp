@@ -19,7 +19,7 @@
 #include "activation.glsl"
 #include "product.glsl"
 
-layout(local_size_x = 256) in;
+LOCAL_SIZE(0, 256);
 SPEC(2, uint, BIASED, 0u);
 SPEC(3, uint, ACTIVATION, 0u);
 SPEC(4, uint, ACROSS, 8u);     // invocations side by side along rows of B
@@ -52,9 +52,11 @@ const uint MATRICES = 1u;
 
 const uint ROWS = 4u;     // rust: the most rows
 const uint TEAM = 32u;
-const uint COLS = 8u;     // rust: columns of a work-group, where columns of B are contiguous
+const uint COLS = 8u;     // rust: columns of a work-group of 256, where columns of B are contiguous
 
-shared vec4 sums[256];
+const uint MOST_LANES = 1024u;  // rust: the most invocations of a work-group
+
+shared vec4 sums[MOST_LANES];
 
 void store(uint batch, uint row, uint col, float sum, float other)
 {
@@ -161,7 +163,7 @@ void main()
         }
     }
 #else
-    uint parts = 256u / ACROSS;
+    uint parts = gl_WorkGroupSize.x / ACROSS;
     uint col = (gl_WorkGroupID.x * ACROSS + t % ACROSS) * 4u;
     uint part = t / ACROSS;
     if (col < p.n) {

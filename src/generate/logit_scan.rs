@@ -10,23 +10,36 @@ const PART: usize = 64 * LANES;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct NotANumber;
 
+/// Calls `f` for all logits, `LANES` at a time; what is left over at the end is filled up with `fill`.
+#[inline(always)]
+fn each(logits: &[f32], fill: f32, mut f: impl FnMut(&[f32; LANES])) {
+    let (whole, rest) = logits.as_chunks::<LANES>();
+    whole.iter().for_each(&mut f);
+    if !rest.is_empty() {
+        let mut last = [fill; LANES];
+        last[..rest.len()].copy_from_slice(rest);
+        f(&last);
+    }
+}
+
 /// The first of the largest logits, unless one is NaN; `None` where there are none.
 pub(super) fn most_likely(logits: &[f32]) -> Option<Result<(u32, f32), NotANumber>> {
     let mut best: Option<(usize, f32)> = None;
     for (part, values) in logits.chunks(PART).enumerate() {
-        let (mut most, mut odd) = ([f32::NEG_INFINITY; LANES], [false; LANES]);
+        // Of the width of the logits, as vectors have it.
+        let (mut most, mut odd) = ([f32::NEG_INFINITY; LANES], [0u32; LANES]);
         wide(
             #[inline(always)]
             || {
-                for values in values.chunks(LANES) {
+                each(values, f32::NEG_INFINITY, |values| {
                     for ((most, odd), v) in most.iter_mut().zip(&mut odd).zip(values) {
                         *most = if *v > *most { *v } else { *most };
-                        *odd |= v.is_nan();
+                        *odd |= u32::from(v.is_nan());
                     }
-                }
+                });
             },
         );
-        if odd.contains(&true) {
+        if odd.iter().any(|odd| *odd != 0) {
             return Some(Err(NotANumber));
         }
         let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
@@ -41,15 +54,18 @@ pub(super) fn most_likely(logits: &[f32]) -> Option<Result<(u32, f32), NotANumbe
 
 /// Adds the tokens whose logits are at least `bound`, which none is that is NaN.
 pub(super) fn at_least(logits: &[f32], bound: f32, to: &mut Vec<(u32, f32)>) {
-    for (first, values) in (0u32..).step_by(LANES).zip(logits.chunks(LANES)) {
-        let any = wide(
-            #[inline(always)]
-            || values.iter().fold(false, |any, v| any | (*v >= bound)),
-        );
-        if any {
-            to.extend((first..).zip(values.iter().copied()).filter(|(_, v)| *v >= bound));
-        }
-    }
+    wide(
+        #[inline(always)]
+        || {
+            for (first, values) in (0u32..).step_by(LANES).zip(logits.chunks(LANES)) {
+                let mut any = 0u32;
+                each(values, f32::NAN, |values| any = values.iter().fold(0, |any, v| any | u32::from(*v >= bound)));
+                if any != 0 {
+                    to.extend((first..).zip(values.iter().copied()).filter(|(_, v)| *v >= bound));
+                }
+            }
+        },
+    );
 }
 
 /// A bound that at least `count` logits reach, of which there are as many, and few more: the largest of every
@@ -59,10 +75,15 @@ pub(super) fn bound_of(logits: &[f32], count: usize) -> f32 {
     wide(
         #[inline(always)]
         || {
-            for values in logits.chunks(LANES) {
-                largest
-                    .push(values.iter().fold(f32::NEG_INFINITY, |most, v| if *v > most { *v } else { most }));
-            }
+            each(logits, f32::NEG_INFINITY, |values| {
+                let mut half = [f32::NEG_INFINITY; LANES / 2];
+                for values in values.as_chunks::<{ LANES / 2 }>().0 {
+                    for (most, v) in half.iter_mut().zip(values) {
+                        *most = if *v > *most { *v } else { *most };
+                    }
+                }
+                largest.push(half.iter().fold(f32::NEG_INFINITY, |most, v| if *v > most { *v } else { most }));
+            });
         },
     );
     if count == 0 || count > largest.len() {
@@ -79,11 +100,11 @@ pub(super) fn sum_of_weights(logits: &[f32], most: f32, temperature: f32) -> f64
         wide(
             #[inline(always)]
             || {
-                for values in values.chunks(LANES) {
+                each(values, f32::NEG_INFINITY, |values| {
                     for (sum, v) in sums.iter_mut().zip(values) {
                         *sum += exp((*v - most) / temperature);
                     }
-                }
+                });
             },
         );
         sum += sums.iter().map(|s| f64::from(*s)).sum::<f64>();

@@ -197,14 +197,19 @@ fn peer_models(records: &Records) -> String {
 
 fn language(records: &Records) -> String {
     let row = |case: &str| {
-        let rates = ["prompt", "text"].map(|metric| digits(records.get(H100, "language", case, metric)));
-        [&[case.to_owned()][..], &rates].concat()
+        let mut cells = vec![case.to_owned()];
+        for metric in ["prompt", "text"] {
+            let get = |metric: &str| records.get(H100, "language", case, metric);
+            let (own, peer) = (get(metric), get(&format!("{metric}; llama.cpp")));
+            cells.extend([digits(own), digits(peer), format!("{:.2}", own / peer)]);
+        }
+        cells
     };
     let rows: Vec<_> = records.cases(H100, "language").into_iter().map(row).collect();
     format!(
         "Tokens per second, {H100}, {}.\n\n{}",
         records.days_on(H100, "language"),
-        table(&["model", "prompt", "text"], &rows)
+        table(&["model", "prompt", "llama.cpp", "ratio", "text", "llama.cpp", "ratio"], &rows)
     )
 }
 

@@ -1,6 +1,6 @@
 """A program on onnxruntime's C interface that imports an allocation and runs on tensors in it.
 
-    python external.py MODEL
+    python external.py MODEL [DEVICE]
 
 Python's interface does not have external resources, so the library is called by ctypes. The model is y = relu(a + b) of
 open size. What it prints ends with "imported".
@@ -109,9 +109,10 @@ def main():
         devices[i] for i in range(count.value) if api.function(NAME, c_char_p, c_void_p(devices[i])) == name
     ]
 
+    asked = sys.argv[2] if len(sys.argv) > 2 else "sim"
     options = api.make(CREATE_OPTIONS)
     api.call(LOG_LEVEL, options, c_int(3))
-    for key, value in (("ep.onepool.device", "sim"), ("ep.onepool.strict", "1"), ("session.disable_cpu_ep_fallback", "1")):
+    for key, value in (("ep.onepool.device", asked), ("ep.onepool.strict", "1"), ("session.disable_cpu_ep_fallback", "1")):
         api.call(ADD_ENTRY, options, c_char_p(key.encode()), c_char_p(value.encode()))
     used = (c_void_p * 1)(device)
     none = c_void_p()

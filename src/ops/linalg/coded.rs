@@ -94,13 +94,16 @@ pub(crate) fn teams(columns: usize, units: usize) -> (usize, usize) {
     const MANY: usize = 4096;
     /// With fewer teams than these, teams of as many columns leave a large device idle.
     const LEAST: [(usize, usize); 2] = [(4, 4096), (2, 768)];
+    /// The same for teams that share columns by fours.
+    const LEAST_BY_FOUR: [(usize, usize); 2] = [(4, 2048), (2, 768)];
     let split = match units {
         0..LONG => 1,
         _ if columns >= MANY => 1,
-        _ if units >= 2 * LONG && columns < MANY / 8 => 4,
+        _ if units >= 2 * LONG => 4,
         _ => 2,
     };
-    let cols = LEAST.into_iter().find(|(cols, least)| columns / cols * split >= *least);
+    let least = if split == 4 { LEAST_BY_FOUR } else { LEAST };
+    let cols = least.into_iter().find(|(cols, least)| columns / cols * split >= *least);
     (cols.map_or(1, |(cols, _)| cols), split)
 }
 
@@ -165,7 +168,7 @@ mod tests {
         // Columns and units of a decoder of 1.5 billion parameters, then of one of half a billion, with 4 bits.
         assert_eq!(teams(128_256, 64), (4, 1));
         assert_eq!(teams(3072, 64), (2, 1));
-        assert_eq!(teams(2048, 256), (2, 2));
+        assert_eq!(teams(2048, 256), (4, 4));
         assert_eq!(teams(896, 152), (2, 2));
         assert_eq!(teams(1152, 28), (1, 1));
         // Few long columns, and more of them than need to be shared.

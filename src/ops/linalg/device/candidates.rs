@@ -1,6 +1,6 @@
 //! The kernels that a product may run: the one by the model of the device, and those that may be measured instead.
 
-use super::wide::Wide;
+use super::wide::{Strip, Wide};
 use super::{Product, VECTOR_ROWS, tile_of};
 use crate::kernel::KernelId;
 use crate::kernel::codes::slices::{SMALL_TILE, TILE};
@@ -46,8 +46,8 @@ enum Vectors {
     Wide {
         /// The kernel, and whether columns of the right operand are contiguous.
         kernel: (KernelId, bool),
-        /// Invocations side by side along a row of the right operand.
-        across: usize,
+        /// Its work-groups.
+        strip: Strip,
     },
 }
 
@@ -56,7 +56,7 @@ impl Candidate for Method {
         match self {
             Method::Rows { rows, local } => format!("gemm_row/{rows}/{local}"),
             Method::Vectors(Vectors::Single) => "gemv".to_owned(),
-            Method::Vectors(Vectors::Wide { across, .. }) => format!("gemv_wide/{across}"),
+            Method::Vectors(Vectors::Wide { strip, .. }) => format!("gemv_wide/{}/{}", strip.across, strip.local),
             Method::Wide(wide) => wide.kernel.info().name.to_owned(),
             Method::Tiles { tile, .. } => format!("gemm_tile/{tile}"),
         }
@@ -67,7 +67,7 @@ impl Vectors {
     fn emit(self, product: &Product, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         match self {
             Vectors::Single => product.vectors(lower),
-            Vectors::Wide { kernel, across } => product.in_wide_vectors(kernel, across, None, lower),
+            Vectors::Wide { kernel, strip } => product.in_wide_vectors(kernel, strip, None, lower),
         }
     }
 }
@@ -128,7 +128,7 @@ impl Product {
     }
 
     fn vectors_by_model(&self, lower: &Lowering<'_>) -> Vectors {
-        let wide = |kernel| Vectors::Wide { kernel, across: self.across(lower) };
+        let wide = |kernel: (KernelId, bool)| Vectors::Wide { kernel, strip: self.strip(kernel.1, lower) };
         self.wide_vectors(false, lower).map_or(Vectors::Single, wide)
     }
 
@@ -156,11 +156,8 @@ impl Product {
         if few.m <= MAX_VECTOR_ROWS {
             all.push(Method::Vectors(Vectors::Single));
             if let Some(kernel) = few.wide_vectors(false, lower) {
-                // Teams of columns have one width.
-                let widths: &[usize] = if few.b.col == 1 { &[4, 8, 16, 32] } else { &[] };
-                let own = [few.across(lower)];
-                let widths = widths.iter().chain(own.iter().filter(|_| widths.is_empty()));
-                all.extend(widths.map(|&across| Method::Vectors(Vectors::Wide { kernel, across })));
+                let strips = few.strips(kernel.1, lower).into_iter();
+                all.extend(strips.map(|strip| Method::Vectors(Vectors::Wide { kernel, strip })));
             }
         }
         if few.m > 1 {
@@ -194,6 +191,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
 
+    use crate::backend::{DeviceInfo, DeviceKind};
     use crate::graph::Tensor;
     use crate::ops::test_util::{attrs, read_op, tensor_of, values};
     use crate::ops::testing::{Check, as_is, devices, no_texels};
@@ -240,8 +238,29 @@ mod tests {
         }
         if !devices().is_empty() {
             let all =
-                ["gemm_row/8/8", "gemm_row/4/64", "gemv", "gemv_wide/4", "gemv_wide/32", "gemm_wide_f32"];
+                ["gemm_row/8/8", "gemm_row/4/64", "gemv", "gemv_wide/4/256", "gemv_wide/32/256", "gemm_wide_f32"];
             for name in all.into_iter().chain(["gemm_tile/64"]) {
+                assert!(ran.contains(name), "{name} is not among {ran:?}");
+            }
+        }
+    }
+
+    /// Few columns on a large device: longer work-groups share the depth out.
+    #[test]
+    fn few_columns_are_summed_by_longer_work_groups() {
+        fn card(info: &mut DeviceInfo) {
+            no_texels(info);
+            (info.kind, info.processors) = (DeviceKind::Discrete, Some(132));
+        }
+        let op = read_op("MatMul", 13, &attrs(&[])).unwrap();
+        let mut ran = BTreeSet::new();
+        for (n, k, half) in [(2048, 512, true), (96, 640, false), (96, 640, true), (64, 40, false)] {
+            let inputs = [some(half, &[1, k], 1), some(half, &[k, n], 2)];
+            let tolerance = if half { 8e-3 } else { 1e-4 };
+            ran.extend(Check::new(&*op, &inputs).pretend(card).tolerance(tolerance).run_candidates());
+        }
+        if !devices().is_empty() {
+            for name in ["gemv_wide/8/1024", "gemv_wide/4/512", "gemv_wide/4/256"] {
                 assert!(ran.contains(name), "{name} is not among {ran:?}");
             }
         }

@@ -2,6 +2,7 @@
 //! there are any.
 
 use super::{Product, Source};
+use crate::backend::DeviceKind;
 use crate::kernel::KernelId;
 use crate::kernel::codes::{gemm_matrix, gemm_wide, gemv_wide};
 use crate::kernel::table::{spec, variants};
@@ -32,6 +33,21 @@ const MATRIX_TILES: [MatrixTile; 3] = {
 /// The least rows and columns that are worth a wide tile, and one of cooperative matrices.
 const MIN_WIDE: usize = 64;
 const MIN_MATRIX: usize = 16;
+
+/// Invocations of work-groups of the kernel for few rows; fewer where those are enough for the device.
+const LOCALS: [usize; 3] = [LEAST_LOCAL, 512, 1024];
+const LEAST_LOCAL: usize = 256;
+/// The least invocations side by side along a row.
+const LEAST_ACROSS: usize = 4;
+
+/// Work-groups of the kernel for few rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Strip {
+    /// Invocations side by side along a row of the right operand, four columns each.
+    pub(super) across: usize,
+    /// Invocations, which share the depth out where a column has several.
+    pub(super) local: usize,
+}
 
 /// A kernel of wide tiles or of cooperative matrices, and its additional constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -142,21 +158,22 @@ impl Product {
         lower: &mut Lowering<'_>,
     ) -> Result<bool, OpError> {
         let Some(kernel) = self.wide_vectors(other.is_some(), lower) else { return Ok(false) };
-        self.in_wide_vectors(kernel, self.across(lower), other, lower)?;
+        self.in_wide_vectors(kernel, self.strip(kernel.1, lower), other, lower)?;
         Ok(true)
     }
 
-    /// Emits that kernel, with `across` invocations side by side along a row.
+    /// Emits that kernel, with such work-groups.
     pub(super) fn in_wide_vectors(
         &self,
         (kernel, columns): (KernelId, bool),
-        across: usize,
+        Strip { across, local }: Strip,
         other: Option<Operand>,
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
         let cols = if columns { gemv_wide::COLS } else { 4 * across };
         let (code, _) = self.activation.code();
         let spec = [
+            (spec::gemv_wide::LOCAL_SIZE_X, local as u32),
             (spec::gemv_wide::BIASED, u32::from(self.c.is_some())),
             (spec::gemv_wide::ACTIVATION, code),
             (spec::gemv_wide::ACROSS, across as u32),
@@ -177,11 +194,43 @@ impl Product {
         })
     }
 
-    /// Invocations side by side along a row: as many as leave two work-groups for each processor, which take more of its
-    /// bandwidth than one.
-    pub(super) fn across(&self, lower: &Lowering<'_>) -> usize {
+    /// Work-groups of that kernel: as wide as leaves nearly two for each processor; where the narrowest ones that read
+    /// whole parts of a memory's line are fewer, they are longer instead.
+    pub(super) fn strip(&self, columns: bool, lower: &Lowering<'_>) -> Strip {
+        if columns {
+            return Strip { across: LEAST_ACROSS, local: LEAST_LOCAL };
+        }
+        let (processors, limits) = (lower.processors(), &lower.device().limits);
         let groups = |across: usize| self.n.div_ceil(4 * across) * self.pairs.len();
-        [32, 16, 8].into_iter().find(|across| groups(*across) >= 2 * lower.processors()).unwrap_or(4)
+        // Two of LEAST_LOCAL a processor, less a sixteenth, for sizes that are powers of two.
+        let enough = |groups: usize, local: usize| 16 * groups * local >= 30 * LEAST_LOCAL * processors;
+        let wide = [32, 16, 8].into_iter().find(|across| enough(groups(*across), LEAST_LOCAL));
+        if let Some(across) = wide {
+            return Strip { across, local: LEAST_LOCAL };
+        }
+        // A host's cores run the invocations of a work-group one after another.
+        let is_host = lower.device().kind == DeviceKind::Cpu;
+        let most = if is_host { LEAST_LOCAL } else { gemv_wide::MOST_LANES };
+        let most = most.min(limits.max_group_items.min(limits.max_group_size[0]) as usize);
+        // An invocation reads four elements of a column before it waits.
+        let fits = |across: usize, local: usize| local <= most && local / across * 4 <= self.k;
+        let locals = |across: usize| LOCALS.into_iter().filter(move |local| fits(across, *local));
+        let longer = |across: usize| {
+            let local = locals(across).find(|local| enough(groups(across), *local))?;
+            Some(Strip { across, local })
+        };
+        let narrow = || Strip { across: LEAST_ACROSS, local: locals(LEAST_ACROSS).last().unwrap_or(LEAST_LOCAL) };
+        longer(8).unwrap_or_else(narrow)
+    }
+
+    /// Every form of work-groups that may be the fastest one somewhere.
+    pub(super) fn strips(&self, columns: bool, lower: &Lowering<'_>) -> Vec<Strip> {
+        let own = self.strip(columns, lower);
+        if columns {
+            return vec![own];
+        }
+        let plain = [4, 8, 16, 32].map(|across| Strip { across, local: LEAST_LOCAL });
+        plain.into_iter().chain((own.local != LEAST_LOCAL).then_some(own)).collect()
     }
 
     /// Whether it has a kernel of wide tiles or of cooperative matrices by the model of the device.
