@@ -4,39 +4,37 @@ use crate::simd::{exp, wide};
 
 /// Logits that are compared side by side, and those of a part that is searched on its own.
 const LANES: usize = 32;
-const PART: usize = 64 * LANES;
+const PART: usize = 256 * LANES;
 
 /// There is a NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct NotANumber;
 
-/// Calls `f` for all logits, `LANES` at a time; what is left over at the end is filled up with `fill`.
+/// Vectors of `logits`, the last one filled up with `fill`.
 #[inline(always)]
-fn each(logits: &[f32], fill: f32, mut f: impl FnMut(&[f32; LANES])) {
+fn vectors(logits: &[f32], fill: f32) -> impl Iterator<Item = [f32; LANES]> {
     let (whole, rest) = logits.as_chunks::<LANES>();
-    whole.iter().for_each(&mut f);
-    if !rest.is_empty() {
-        let mut last = [fill; LANES];
-        last[..rest.len()].copy_from_slice(rest);
-        f(&last);
-    }
+    let mut last = [fill; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    whole.iter().copied().chain((!rest.is_empty()).then_some(last))
 }
 
 /// The first of the largest logits, unless one is NaN; `None` where there are none.
 pub(super) fn most_likely(logits: &[f32]) -> Option<Result<(u32, f32), NotANumber>> {
     let mut best: Option<(usize, f32)> = None;
     for (part, values) in logits.chunks(PART).enumerate() {
-        // Of the width of the logits, as vectors have it.
-        let (mut most, mut odd) = ([f32::NEG_INFINITY; LANES], [0u32; LANES]);
-        wide(
+        let (most, odd) = wide(
             #[inline(always)]
             || {
-                each(values, f32::NEG_INFINITY, |values| {
-                    for ((most, odd), v) in most.iter_mut().zip(&mut odd).zip(values) {
-                        *most = if *v > *most { *v } else { *most };
-                        *odd |= u32::from(v.is_nan());
+                // Values of the loop, of the width of the logits: so they stay in registers.
+                let first = ([f32::NEG_INFINITY; LANES], [0u32; LANES]);
+                vectors(values, f32::NEG_INFINITY).fold(first, |(mut most, mut odd), values| {
+                    for i in 0..LANES {
+                        most[i] = if values[i] > most[i] { values[i] } else { most[i] };
+                        odd[i] |= u32::from(values[i].is_nan());
                     }
-                });
+                    (most, odd)
+                })
             },
         );
         if odd.iter().any(|odd| *odd != 0) {
@@ -57,11 +55,10 @@ pub(super) fn at_least(logits: &[f32], bound: f32, to: &mut Vec<(u32, f32)>) {
     wide(
         #[inline(always)]
         || {
-            for (first, values) in (0u32..).step_by(LANES).zip(logits.chunks(LANES)) {
-                let mut any = 0u32;
-                each(values, f32::NAN, |values| any = values.iter().fold(0, |any, v| any | u32::from(*v >= bound)));
+            for (first, values) in (0u32..).step_by(LANES).zip(vectors(logits, f32::NAN)) {
+                let any = values.iter().fold(0u32, |any, v| any | u32::from(*v >= bound));
                 if any != 0 {
-                    to.extend((first..).zip(values.iter().copied()).filter(|(_, v)| *v >= bound));
+                    to.extend((first..).zip(values).filter(|(_, v)| *v >= bound));
                 }
             }
         },
@@ -72,18 +69,19 @@ pub(super) fn at_least(logits: &[f32], bound: f32, to: &mut Vec<(u32, f32)>) {
 /// `LANES` are compared.
 pub(super) fn bound_of(logits: &[f32], count: usize) -> f32 {
     let mut largest: Vec<f32> = Vec::with_capacity(logits.len() / LANES + 1);
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
     wide(
         #[inline(always)]
         || {
-            each(logits, f32::NEG_INFINITY, |values| {
-                let mut half = [f32::NEG_INFINITY; LANES / 2];
-                for values in values.as_chunks::<{ LANES / 2 }>().0 {
-                    for (most, v) in half.iter_mut().zip(values) {
-                        *most = if *v > *most { *v } else { *most };
+            largest.extend(vectors(logits, f32::NEG_INFINITY).map(|values| {
+                let mut some = [f32::NEG_INFINITY; LANES / 4];
+                for values in values.as_chunks::<{ LANES / 4 }>().0 {
+                    for i in 0..some.len() {
+                        some[i] = larger(some[i], values[i]);
                     }
                 }
-                largest.push(half.iter().fold(f32::NEG_INFINITY, |most, v| if *v > most { *v } else { most }));
-            });
+                some.into_iter().fold(f32::NEG_INFINITY, larger)
+            }));
         },
     );
     if count == 0 || count > largest.len() {
@@ -96,15 +94,15 @@ pub(super) fn bound_of(logits: &[f32], count: usize) -> f32 {
 pub(super) fn sum_of_weights(logits: &[f32], most: f32, temperature: f32) -> f64 {
     let mut sum = 0.0;
     for values in logits.chunks(PART) {
-        let mut sums = [0f32; LANES];
-        wide(
+        let sums = wide(
             #[inline(always)]
             || {
-                each(values, f32::NEG_INFINITY, |values| {
-                    for (sum, v) in sums.iter_mut().zip(values) {
-                        *sum += exp((*v - most) / temperature);
+                vectors(values, f32::NEG_INFINITY).fold([0f32; LANES], |mut sums, values| {
+                    for i in 0..LANES {
+                        sums[i] += exp((values[i] - most) / temperature);
                     }
-                });
+                    sums
+                })
             },
         );
         sum += sums.iter().map(|s| f64::from(*s)).sum::<f64>();

@@ -1,5 +1,7 @@
 //! The logits of a bound run, of which the host gets some rows.
 
+use half::f16;
+
 use super::error::GenerateError;
 use super::io::DecoderIo;
 use crate::backend::BufferDesc;
@@ -7,6 +9,7 @@ use crate::device::Buffer;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::memory::model::Placement;
+use crate::ops::halves::Half;
 use crate::plan::PlannedIo;
 use crate::session::{Binding, BindingBuilder, Memory, Session, SessionError};
 use crate::shape::Shape;
@@ -74,11 +77,16 @@ impl Logits {
             Some(own) => own.copy(session, start, bytes),
             None => io.copy_logits(binding, start, bytes),
         };
-        if info.dtype != DType::F32 {
-            return Ok(Tensor::build(info, read)?.to_f32s()?);
-        }
         let mut logits = vec![0f32; io.vocabulary];
-        read(bytemuck::cast_slice_mut(&mut logits))?;
+        match info.dtype {
+            DType::F32 => read(bytemuck::cast_slice_mut(&mut logits))?,
+            DType::F16 => {
+                let mut halves = vec![f16::ZERO; io.vocabulary];
+                read(bytemuck::cast_slice_mut(&mut halves))?;
+                f16::widen_all(&halves, &mut logits);
+            }
+            _ => return Ok(Tensor::build(info, read)?.to_f32s()?),
+        }
         Ok(logits)
     }
 }

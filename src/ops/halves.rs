@@ -5,6 +5,7 @@ use half::{bf16, f16};
 
 use super::par;
 use crate::dtype::Element;
+use crate::simd::wide;
 
 /// A type of 16 bits that is computed with in `f32`.
 pub(crate) trait Half: Element + Send + Sync {
@@ -46,7 +47,11 @@ impl Half for f16 {
     }
 
     fn widen_all(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
+        // The crate converts eight at a time, by a call each.
+        wide(
+            #[inline(always)]
+            || to.iter_mut().zip(from).for_each(|(to, from)| *to = from.widen()),
+        );
     }
 
     fn round_all(from: &[f32], to: &mut [Self]) {
@@ -69,7 +74,10 @@ impl Half for bf16 {
     }
 
     fn widen_all(from: &[Self], to: &mut [f32]) {
-        to.iter_mut().zip(from).for_each(|(to, from)| *to = from.widen());
+        wide(
+            #[inline(always)]
+            || to.iter_mut().zip(from).for_each(|(to, from)| *to = from.widen()),
+        );
     }
 
     fn round_all(from: &[f32], to: &mut [Self]) {

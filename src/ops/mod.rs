@@ -4,7 +4,7 @@
 
 mod absorb;
 mod activation;
-mod halves;
+pub(crate) mod halves;
 mod pack;
 mod par;
 mod planes;

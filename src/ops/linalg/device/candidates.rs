@@ -56,7 +56,9 @@ impl Candidate for Method {
         match self {
             Method::Rows { rows, local } => format!("gemm_row/{rows}/{local}"),
             Method::Vectors(Vectors::Single) => "gemv".to_owned(),
-            Method::Vectors(Vectors::Wide { strip, .. }) => format!("gemv_wide/{}/{}", strip.across, strip.local),
+            Method::Vectors(Vectors::Wide { strip, .. }) => {
+                format!("gemv_wide/{}/{}", strip.across, strip.local)
+            }
             Method::Wide(wide) => wide.kernel.info().name.to_owned(),
             Method::Tiles { tile, .. } => format!("gemm_tile/{tile}"),
         }
@@ -237,8 +239,14 @@ mod tests {
             ran.extend(names(&*op, &[&[m, k], &[k, n]], [false, true, false]));
         }
         if !devices().is_empty() {
-            let all =
-                ["gemm_row/8/8", "gemm_row/4/64", "gemv", "gemv_wide/4/256", "gemv_wide/32/256", "gemm_wide_f32"];
+            let all = [
+                "gemm_row/8/8",
+                "gemm_row/4/64",
+                "gemv",
+                "gemv_wide/4/256",
+                "gemv_wide/32/256",
+                "gemm_wide_f32",
+            ];
             for name in all.into_iter().chain(["gemm_tile/64"]) {
                 assert!(ran.contains(name), "{name} is not among {ran:?}");
             }

@@ -219,7 +219,8 @@ impl Product {
             let local = locals(across).find(|local| enough(groups(across), *local))?;
             Some(Strip { across, local })
         };
-        let narrow = || Strip { across: LEAST_ACROSS, local: locals(LEAST_ACROSS).last().unwrap_or(LEAST_LOCAL) };
+        let narrow =
+            || Strip { across: LEAST_ACROSS, local: locals(LEAST_ACROSS).last().unwrap_or(LEAST_LOCAL) };
         longer(8).unwrap_or_else(narrow)
     }
 
