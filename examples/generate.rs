@@ -2,9 +2,11 @@
 
 use std::io::Write as _;
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use onepool::Session;
 use onepool::generate::{GenerateError, GenerateOptions, Generator, ModelFolder, Prompt};
+use onepool::session::SessionBuilder;
 
 /// Goes on from `prompt`, at most 40 tokens.
 fn go_on(folder: &str, prompt: &str) -> Result<String, GenerateError> {
@@ -20,11 +22,25 @@ fn go_on(folder: &str, prompt: &str) -> Result<String, GenerateError> {
     Ok(made.text)
 }
 
+/// The text that a model with an encoder makes of `text`, at most 40 tokens.
+fn translate(folder: &str, text: &str) -> Result<String, GenerateError> {
+    let folder = ModelFolder::open(folder)?;
+    let session = |builder: SessionBuilder, _: &Path| Ok::<_, GenerateError>(builder.build()?);
+    let mut generator = Generator::open(folder, None, session)?;
+    let options = GenerateOptions { max_tokens: Some(40), ..GenerateOptions::default() };
+    let made = generator.generate(Prompt::Text(text), &options, |_| ControlFlow::Continue(()))?;
+    Ok(made.text)
+}
+
 fn main() -> Result<(), GenerateError> {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().unwrap_or_else(|| "models/tiny_llm/fixed".to_owned());
     let prompt = arguments.next().unwrap_or_else(|| "Hello".to_owned());
-    go_on(&folder, &prompt)?;
+    if ModelFolder::open(&folder)?.encoder().is_some() {
+        print!("{}", translate(&folder, &prompt)?);
+    } else {
+        go_on(&folder, &prompt)?;
+    }
     println!();
     Ok(())
 }

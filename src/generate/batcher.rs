@@ -139,7 +139,8 @@ impl<'a> Batcher<'a> {
     /// Makes texts with `generator`, whose cache is empty then.
     ///
     /// # Errors
-    /// [`GenerateError::Setting`] for options that allow no text, too many or no token; memory ran out.
+    /// [`GenerateError::Setting`] for options that allow no text, too many or no token; [`GenerateError::Unsupported`] for a
+    /// model with an encoder; memory ran out.
     pub fn new(generator: &'a mut Generator, options: BatchOptions) -> Result<Self, GenerateError> {
         for (name, value, most, expected) in [
             ("texts", options.texts, MOST_TEXTS, "1 to 65536"),
@@ -149,6 +150,7 @@ impl<'a> Batcher<'a> {
                 return Err(GenerateError::Setting { name, value: value.to_string(), expected });
             }
         }
+        generator.refuse_encoder("texts that come and go")?;
         generator.cached.forget();
         generator.cached.reserve(options.texts)?;
         Ok(Batcher {

@@ -92,6 +92,11 @@ impl Call<'_> {
         let mut values: Vec<i64> = self.tokens[..taken].iter().map(|t| i64::from(*t)).collect();
         values.resize(count * size, 0);
         io.ids.write(binding, count, 0, &values, || values.clone())?;
+        if let Some(places) = &io.cache_positions {
+            let first = self.lens().first().copied().unwrap_or(0);
+            let values: Vec<i64> = (first..first + size).map(|place| place as i64).collect();
+            places.write_all(binding, &[size], &values)?;
+        }
         let Some(positions) = &io.positions else { return Ok(()) };
         let last = self.positions.saturating_sub(1);
         let values = self.lens().iter().flat_map(|len| (*len..len + size).map(|p| p.min(last) as i64));

@@ -3,80 +3,17 @@
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
+use super::encoder_config::encoder_decoder;
 use super::error::GenerateError;
 use super::files::{read_optional, read_text};
-use super::sampling::Sampling;
-
-/// Names of the graph's inputs and outputs; `%d` stands for the layer.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Names {
-    pub(super) ids: String,
-    pub(super) mask: String,
-    pub(super) positions: String,
-    pub(super) past: [String; 2],
-    pub(super) logits: String,
-    pub(super) present: [String; 2],
-    /// Where the tokens of each sequence end, how many it has already, and its pages, in graphs with a cache in pages.
-    pub(super) pages: [String; 3],
-}
-
-impl Default for Names {
-    fn default() -> Self {
-        let text = str::to_owned;
-        Names {
-            ids: text("input_ids"),
-            mask: text("attention_mask"),
-            positions: text("position_ids"),
-            past: [text("past_key_values.%d.key"), text("past_key_values.%d.value")],
-            logits: text("logits"),
-            present: [text("present.%d.key"), text("present.%d.value")],
-            pages: ["cumulative_sequence_lengths", "past_sequence_lengths", "block_table"].map(text),
-        }
-    }
-}
-
-/// What is known of a model without its graph.
-#[derive(Clone, Debug)]
-pub(super) struct Config {
-    pub(super) graph: PathBuf,
-    pub(super) names: Names,
-    pub(super) layers: usize,
-    /// Heads of the cache and elements of each, where told.
-    pub(super) heads: [Option<usize>; 2],
-    /// Tokens that the model takes.
-    pub(super) context: usize,
-    /// Tokens that the settings want a cache for.
-    pub(super) max_length: usize,
-    /// Tokens that end a text.
-    pub(super) ends: Vec<u32>,
-    pub(super) sampling: Sampling,
-    /// What is asked for and not done.
-    pub(super) remarks: Vec<String>,
-}
+use super::settings::{Config, Names, OneOrMore, Search, parse};
 
 /// More layers than any model has.
 const MAX_LAYERS: usize = 4096;
 
 /// Longer contexts than any model has.
 const MAX_CONTEXT: usize = 1 << 27;
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMore {
-    One(u32),
-    More(Vec<u32>),
-}
-
-impl OneOrMore {
-    fn into_vec(self) -> Vec<u32> {
-        match self {
-            OneOrMore::One(token) => vec![token],
-            OneOrMore::More(tokens) => tokens,
-        }
-    }
-}
 
 #[derive(Deserialize)]
 struct Genai {
@@ -128,47 +65,14 @@ struct GenaiOutputs {
     present_value_names: Option<String>,
 }
 
-/// Settings of a search; those of `generation_config.json` have the same names.
-#[derive(Default, Deserialize)]
-struct Search {
-    eos_token_id: Option<OneOrMore>,
-    max_length: Option<usize>,
-    num_beams: Option<usize>,
-    do_sample: Option<bool>,
-    temperature: Option<f32>,
-    top_k: Option<usize>,
-    top_p: Option<f32>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
+/// What `config.json` of the transformers library is about.
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(default)]
+    is_encoder_decoder: bool,
 }
 
-impl Search {
-    fn sampling(&self) -> Sampling {
-        let greedy = Sampling::GREEDY;
-        let repetition_penalty = self.repetition_penalty.unwrap_or(greedy.repetition_penalty);
-        if self.do_sample != Some(true) {
-            return Sampling { repetition_penalty, ..greedy };
-        }
-        Sampling {
-            repetition_penalty,
-            temperature: self.temperature.unwrap_or(1.0),
-            top_k: self.top_k.unwrap_or(greedy.top_k),
-            top_p: self.top_p.unwrap_or(greedy.top_p),
-            min_p: self.min_p.unwrap_or(greedy.min_p),
-            seed: 0,
-        }
-    }
-
-    fn remarks(&self) -> Vec<String> {
-        let beams = self.num_beams.filter(|n| *n > 1);
-        beams
-            .map(|n| format!("the settings ask for {n} beams: there is no beam search, one token is chosen"))
-            .into_iter()
-            .collect()
-    }
-}
-
-/// What `config.json` of the transformers library says.
+/// What `config.json` says of a decoder.
 #[derive(Deserialize)]
 struct Transformers {
     num_hidden_layers: usize,
@@ -225,8 +129,10 @@ impl Config {
             ("a pipeline of decoders", &decoder.pipeline),
         ] {
             if part.is_some() {
-                let what =
-                    format!("{} describes {what}: only decoders of text generate here", path.display());
+                let what = format!(
+                    "{} describes {what}: only decoders of text generate here, and encoder-decoders that have config.json",
+                    path.display()
+                );
                 return Err(GenerateError::Unsupported(what));
             }
         }
@@ -264,6 +170,7 @@ impl Config {
             max_length: search.max_length.unwrap_or(model.context_length).min(model.context_length),
             sampling: search.sampling(),
             remarks: search.remarks(),
+            encoder: None,
             ends: model.eos_token_id.or(search.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),
         })
     }
@@ -274,13 +181,14 @@ impl Config {
             let expected = vec!["genai_config.json", "config.json"];
             return Err(GenerateError::NoFile { folder: folder.to_owned(), expected });
         };
+        let Kind { is_encoder_decoder } = parse(&path, &text)?;
+        if is_encoder_decoder {
+            return encoder_decoder(folder, &path, &text);
+        }
         let model: Transformers = parse(&path, &text)?;
-        let path = folder.join("generation_config.json");
-        let search: Search = match read_optional(&path)? {
-            Some(text) => parse(&path, &text)?,
-            None => Search::default(),
-        };
-        let files = ["model.onnx", "onnx/model.onnx"];
+        let search = Search::read(folder)?;
+        let files =
+            ["model.onnx", "onnx/model.onnx", "decoder_model_merged.onnx", "onnx/decoder_model_merged.onnx"];
         let graph = files.iter().find(|file| folder.join(file).is_file()).unwrap_or(&files[0]);
         let per_head = model.hidden_size.zip(model.num_attention_heads);
         let head = model.head_dim.or(per_head.and_then(|(hidden, heads)| hidden.checked_div(heads)));
@@ -293,14 +201,10 @@ impl Config {
             max_length: model.max_position_embeddings,
             sampling: search.sampling(),
             remarks: search.remarks(),
+            encoder: None,
             ends: search.eos_token_id.or(model.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),
         })
     }
-}
-
-fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, GenerateError> {
-    serde_json::from_str(text)
-        .map_err(|e| GenerateError::Content { path: path.to_owned(), problem: e.to_string() })
 }
 
 /// The chat template of the folder and the tokens that it may print: (template, first, last).
@@ -369,6 +273,7 @@ pub(super) fn tokenizer(folder: &Path) -> Result<String, GenerateError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generate::sampling::Sampling;
 
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::cache::{CacheMemory, CacheTensor, KeyValueCache};
 use super::call::{Call, Part, Ran, packed};
-use super::config::Config;
+use super::cross::CrossRuns;
 use super::error::GenerateError;
 use super::fixed::{FixedPlan, FixedRuns};
 use super::growing::GrowingRuns;
@@ -12,6 +12,9 @@ use super::io::DecoderIo;
 use super::padded::{PaddedPlan, PaddedRuns};
 use super::paged::PagedRuns;
 use super::pool::PagePool;
+use super::settings::Config;
+use crate::graph::Tensor;
+use crate::plan::PlannedIo;
 use crate::session::{RunOptions, Session};
 
 /// The most tokens of one run.
@@ -94,19 +97,61 @@ impl Decoder {
             let what = format!("the size of {:?} is known only in the run", io.logits);
             return Err(GenerateError::Unsupported(what));
         };
-        let [1, 1, vocabulary] = planned.info.shape[..] else {
-            let (name, got) = (planned.name, planned.info.shape.to_string());
-            return Err(GenerateError::Shape { name, expected: "[batch, tokens, vocabulary]", got });
-        };
-        if !planned.info.dtype.is_float() {
-            let (name, got) = (planned.name, planned.info.dtype);
-            return Err(GenerateError::DType { name, expected: "floating point numbers", got });
-        }
-        io.vocabulary = vocabulary;
+        io.vocabulary = vocabulary_of(&planned)?;
         let largest = largest_chunk(planned.info.bytes());
         let runs =
             Runs::new(&session, &io, tensors, (fixed, padded, growing.map(|g| g.0)), capacity, largest)?;
         Ok(Decoder { session, io, runs, capacity, lens: vec![0] })
+    }
+
+    /// As [`Decoder::new`] for a graph that reads an encoder; `first` has the decoder without past, where the other one has
+    /// no branch for it.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn crossed(
+        session: Session,
+        first: Option<Session>,
+        config: &Config,
+        context: Option<usize>,
+    ) -> Result<Self, GenerateError> {
+        let capacity = context.unwrap_or(config.max_length.min(DEFAULT_CONTEXT));
+        if !(2..=config.context).contains(&capacity) {
+            return Err(GenerateError::Context { asked: capacity, context: config.context });
+        }
+        let (mut io, tensors) = DecoderIo::find(&session, config)?;
+        let first = match first {
+            Some(first) => {
+                let io = DecoderIo::find_first(&first, config)?;
+                Some((first, io))
+            }
+            None => None,
+        };
+        let (mut runs, plan) = GrowingRuns::crossed(&session, &io, first, tensors)?;
+        let Some(planned) = plan.outputs.iter().find(|o| o.name == io.logits) else {
+            let what = format!("the size of {:?} is known only in the run", io.logits);
+            return Err(GenerateError::Unsupported(what));
+        };
+        io.vocabulary = vocabulary_of(planned)?;
+        if let Some(first) = runs.cross_mut().and_then(CrossRuns::first_io_mut) {
+            first.vocabulary = io.vocabulary;
+        }
+        runs.limit_chunk(largest_chunk(planned.info.bytes()));
+        Ok(Decoder { session, io, runs: Runs::Growing(runs), capacity, lens: vec![0] })
+    }
+
+    /// Begins a text of a sequence, which is empty, with what an encoder gave for it.
+    ///
+    /// # Errors
+    /// [`GenerateError::Shape`] for what is no such output.
+    pub(super) fn begin(&mut self, sequence: usize, hidden: Tensor) -> Result<(), GenerateError> {
+        match &mut self.runs {
+            Runs::Growing(runs) => match runs.cross_mut() {
+                Some(cross) => cross.begin(sequence, hidden),
+                None => Ok(()),
+            },
+            Runs::Fixed(_) | Runs::Padded(_) | Runs::Paged(_) => Ok(()),
+        }
     }
 
     /// As [`Decoder::new`] for a graph with a cache in the pages of `pool`.
@@ -490,6 +535,19 @@ impl Decoder {
             }
         }
     }
+}
+
+/// The number of logits of a token, of the planned logits of one.
+fn vocabulary_of(planned: &PlannedIo) -> Result<usize, GenerateError> {
+    let (name, info) = (planned.name.clone(), &planned.info);
+    let [1, 1, vocabulary] = info.shape[..] else {
+        let got = info.shape.to_string();
+        return Err(GenerateError::Shape { name, expected: "[batch, tokens, vocabulary]", got });
+    };
+    if !info.dtype.is_float() {
+        return Err(GenerateError::DType { name, expected: "floating point numbers", got: info.dtype });
+    }
+    Ok(vocabulary)
 }
 
 /// The most tokens of a run, where the logits of one have so many bytes.

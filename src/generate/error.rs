@@ -158,6 +158,34 @@ pub enum GenerateError {
         /// Tokens that the model takes.
         context: usize,
     },
+    /// The prompt is longer than the encoder takes.
+    #[error("the prompt has {tokens} tokens and the encoder takes {limit}: shorten it")]
+    SourceTooLong {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens that the encoder takes.
+        limit: usize,
+    },
+    /// The encoder takes another kind of prompt.
+    #[error("the model's encoder takes {expected} (its input {input:?}): give the prompt as such")]
+    Source {
+        /// The encoder's input.
+        input: String,
+        /// "text or tokens" or "features".
+        expected: &'static str,
+    },
+    /// Features have another type or shape than the encoder takes.
+    #[error(
+        "the features are {got}, and the encoder's input {name:?} takes {declared} for one text: compute them as preprocessor_config.json of the model says"
+    )]
+    Features {
+        /// The encoder's input.
+        name: String,
+        /// What it takes.
+        declared: String,
+        /// What was given.
+        got: String,
+    },
     /// More tokens of context are asked for than the model takes, or too few.
     #[error("a context of {asked} tokens: the model takes 2 to {context}")]
     Context {
@@ -216,6 +244,9 @@ impl GenerateError {
                 | E::Pages(_)
                 | E::EmptyPrompt
                 | E::PromptTooLong { .. }
+                | E::SourceTooLong { .. }
+                | E::Source { .. }
+                | E::Features { .. }
                 | E::Context { .. }
                 | E::UnknownToken { .. }
                 | E::Setting { .. }

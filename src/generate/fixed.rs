@@ -9,6 +9,8 @@ use super::call::{Call, Ran, chunk_size};
 use super::error::GenerateError;
 use super::io::DecoderIo;
 use super::logits::Logits;
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorInfo};
 use crate::plan::{Plan, PlannedIo};
 use crate::session::{Binding, BindingBuilder, Memory, Session};
 use crate::shape::Shape;
@@ -59,7 +61,7 @@ impl FixedPlan {
             return Ok(None);
         }
         let mut tensors = tensors.to_vec();
-        let mut builder = inputs(session, io, 1, 1, capacity)?;
+        let mut builder = inputs(session, io, 1, 1, capacity, true)?;
         for tensor in &tensors {
             let memory = Memory::own().shape(tensor.sized(1, capacity)?.shape);
             builder = builder.update(&tensor.past, &tensor.present, memory);
@@ -90,13 +92,15 @@ pub(super) fn only_device(plan: &Plan, tensor: &CacheTensor) -> Option<u32> {
     if let [device] = devices[..] { Some(device) } else { None }
 }
 
-/// Inputs in memory of the session's own for a run of `size` tokens, with a mask of `total`.
+/// Inputs in memory of the session's own for a run of `size` tokens, with a mask of `total`. Where the graph has a branch for
+/// a cache with tokens, it is chosen by `has_past`.
 pub(super) fn inputs(
     session: &Session,
     io: &DecoderIo,
     sequences: usize,
     size: usize,
     total: usize,
+    has_past: bool,
 ) -> Result<BindingBuilder<'static>, GenerateError> {
     let own = |size| Ok::<_, GenerateError>(Memory::own().shape(Shape::new([sequences, size])?));
     let mut builder = session.bind().input(&io.ids.name, own(size)?);
@@ -106,7 +110,19 @@ pub(super) fn inputs(
     if let Some(mask) = &io.mask {
         builder = builder.input(&mask.name, own(total)?);
     }
+    if let Some(places) = &io.cache_positions {
+        builder = builder.input(&places.name, Memory::own().shape(Shape::new([size])?));
+    }
+    if let Some(branch) = &io.branch {
+        builder = builder.input(branch, Memory::value(chosen(has_past)?));
+    }
     Ok(builder)
+}
+
+/// The value that chooses a branch: the plan is made for it, and has nothing of the other one.
+fn chosen(has_past: bool) -> Result<Tensor, GenerateError> {
+    let info = TensorInfo::new(DType::Bool, Shape::new([1])?);
+    Ok(Tensor::from_bytes(info, &[u8::from(has_past)])?)
 }
 
 impl FixedRuns {
@@ -216,7 +232,7 @@ impl FixedRuns {
         match self.steps.entry((sequences.start, sequences.len(), size, way)) {
             Entry::Occupied(step) => Ok(step.into_mut()),
             Entry::Vacant(place) => {
-                let builder = inputs(session, io, sequences.len(), size, self.capacity)?;
+                let builder = inputs(session, io, sequences.len(), size, self.capacity, true)?;
                 let builder = self.cache.bind(builder, sequences, way)?;
                 let (logits, builder) = Logits::bind(session, io, builder)?;
                 Ok(place.insert(Step { binding: builder.build()?, valid: None, logits }))

@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::cache::KeyValueCache;
 use super::conversation;
 use super::decoder::{Decoder, Growth};
+use super::encoder::{Encoder, Source};
 use super::error::GenerateError;
 #[cfg(feature = "grammar")]
 use super::grammar::{Constraint, Grammars};
@@ -17,7 +19,7 @@ use super::sampling::Guess;
 use super::sequence::Sequence;
 use super::speculate::{Cached, Draft, look_up};
 use super::{Finish, GenerateOptions, Generated, ModelFolder, Prompt};
-use crate::session::{Error, RunOptions, Session, SessionError};
+use crate::session::{Error, ParamStore, RunOptions, Session, SessionBuilder, SessionError};
 
 /// A text that is asked for, of several that are made at once.
 pub struct TextRequest<'a> {
@@ -40,6 +42,8 @@ impl std::fmt::Debug for TextRequest<'_> {
 pub struct Generator {
     pub(super) folder: ModelFolder,
     pub(super) cached: Cached,
+    /// What the decoder reads.
+    encoder: Option<Encoder>,
     draft: Option<Draft>,
     /// Made for the first text that a grammar holds.
     #[cfg(feature = "grammar")]
@@ -51,8 +55,16 @@ impl Generator {
     /// for as many as the settings say, at most 4096.
     ///
     /// # Errors
-    /// [`GenerateError`] for a graph that is no decoder of the settings' kind, and what the session says.
+    /// [`GenerateError`] for a graph that is no decoder of the settings' kind, [`GenerateError::Unsupported`] for a model
+    /// with an encoder ([`Generator::open`]), and what the session says.
     pub fn new(folder: ModelFolder, session: Session, context: Option<usize>) -> Result<Self, GenerateError> {
+        if let Some(encoder) = folder.encoder() {
+            let what = format!(
+                "one session for a model with an encoder ({}): use Generator::open",
+                encoder.display()
+            );
+            return Err(GenerateError::Unsupported(what));
+        }
         if DecoderIo::find(&session, &folder.config)?.0.pages.is_none() {
             let decoder = Decoder::new(session, &folder.config, context)?;
             return Ok(Generator::of(folder, decoder));
@@ -61,6 +73,32 @@ impl Generator {
         let pool = PagePool::new(&folder, &session, &PageOptions::new(1))?;
         let decoder = Decoder::paged(session, &folder.config, context, pool, true)?;
         Ok(Generator::of(folder, decoder))
+    }
+
+    /// As [`Generator::new`] with a session for each graph of the folder, which are several where the decoder reads an
+    /// encoder. `session` gets the file of a graph and a builder that has it; sessions of several graphs hold equal weights
+    /// once.
+    ///
+    /// # Errors
+    /// As there, and those of `session`.
+    pub fn open<E: From<GenerateError>>(
+        folder: ModelFolder,
+        context: Option<usize>,
+        mut session: impl FnMut(SessionBuilder, &Path) -> Result<Session, E>,
+    ) -> Result<Self, E> {
+        let graph = folder.graph();
+        let Some(config) = folder.config.encoder.clone() else {
+            let session = session(Session::builder().model(&graph), &graph)?;
+            return Ok(Generator::new(folder, session, context)?);
+        };
+        let weights = ParamStore::new();
+        let mut open =
+            |path: PathBuf| session(Session::builder().params(Arc::clone(&weights)).model(&path), &path);
+        let encoder = folder.encoder().map(&mut open).transpose()?;
+        let first = folder.first_graph().map(&mut open).transpose()?;
+        let decoder = Decoder::crossed(open(graph)?, first, &folder.config, context)?;
+        let encoder = encoder.map(|session| Encoder::new(session, &config)).transpose()?;
+        Ok(Generator { encoder, ..Generator::of(folder, decoder) })
     }
 
     /// As [`Generator::new`] for a graph with a cache in pages, which are those of `pool`. Generators of other sessions on
@@ -83,6 +121,7 @@ impl Generator {
         Generator {
             folder,
             cached: Cached::new(decoder),
+            encoder: None,
             draft: None,
             #[cfg(feature = "grammar")]
             grammars: None,
@@ -93,8 +132,10 @@ impl Generator {
     /// have the same distribution as without it; greedy ones are the same, up to rounding.
     ///
     /// # Errors
-    /// [`GenerateError::Draft`] for a model of other tokens.
+    /// [`GenerateError::Draft`] for a model of other tokens, [`GenerateError::Unsupported`] where one has an encoder.
     pub fn with_draft(mut self, draft: Generator, most: usize) -> Result<Self, GenerateError> {
+        self.refuse_encoder("guesses of a draft model")?;
+        draft.refuse_encoder("guesses")?;
         if !self.folder.tokenizer.has_tokens_of(&draft.folder.tokenizer) {
             return Err(GenerateError::Draft);
         }
@@ -102,12 +143,21 @@ impl Generator {
         Ok(self)
     }
 
+    /// # Errors
+    /// [`GenerateError::Unsupported`] for a model with an encoder, which has no `what`.
+    pub(super) fn refuse_encoder(&self, what: &str) -> Result<(), GenerateError> {
+        match &self.encoder {
+            Some(_) => Err(GenerateError::Unsupported(format!("{what} of a model with an encoder"))),
+            None => Ok(()),
+        }
+    }
+
     /// The folder.
     pub fn folder(&self) -> &ModelFolder {
         &self.folder
     }
 
-    /// The session.
+    /// The session of the decoder.
     pub fn session(&self) -> &Session {
         self.cached.decoder.session()
     }
@@ -132,8 +182,9 @@ impl Generator {
     /// texts that were made at once it is the first.
     ///
     /// # Errors
-    /// [`GenerateError::Write`], and what the device says.
+    /// [`GenerateError::Write`], [`GenerateError::Unsupported`] for a model with an encoder, and what the device says.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), GenerateError> {
+        self.refuse_encoder("a file of a conversation")?;
         let model = self.folder.fingerprint()?;
         conversation::save(&self.cached.decoder, 0, &self.cached.tokens[0], &model, path.as_ref())
     }
@@ -143,8 +194,10 @@ impl Generator {
     ///
     /// # Errors
     /// [`GenerateError::Conversation`] for a file that is damaged or of another model, [`GenerateError::Read`],
-    /// [`GenerateError::PromptTooLong`], and what the device says. The cache is empty after an error.
+    /// [`GenerateError::PromptTooLong`], [`GenerateError::Unsupported`] for a model with an encoder, and what the device
+    /// says. The cache is empty after an error.
     pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<usize, GenerateError> {
+        self.refuse_encoder("a file of a conversation")?;
         let (model, context) = (self.folder.fingerprint()?, self.folder.context());
         self.cached.forget();
         let tokens = conversation::restore(&mut self.cached.decoder, 0, context, &model, path.as_ref())?;
@@ -164,6 +217,9 @@ impl Generator {
                 "the graph appends to its cache: each token copies it; export it with GroupQueryAttention for a cache \
                  that is updated in place",
             ),
+            Growth::Planned if self.encoder.is_some() => {
+                Some("the decoder appends to its cache: each token is planned anew")
+            }
             Growth::Planned => Some(
                 "the graph appends to its cache and does not heed its mask: each token is planned anew; export it with \
                  GroupQueryAttention for a cache of a fixed length",
@@ -212,9 +268,13 @@ impl Generator {
         #[cfg(feature = "grammar")]
         let mut constraints = self.constraints(&requests)?.into_iter();
         let mut texts = Vec::new();
-        for (request, prompt) in requests.into_iter().zip(&prompts) {
+        for (request, Given { tokens, source }) in requests.into_iter().zip(&prompts) {
             let options = Cow::Borrowed(request.options);
-            let text = Sequence::new(&self.folder, prompt, options, Box::new(request.told))?;
+            let text = Sequence::new(&self.folder, tokens, options, Box::new(request.told))?;
+            let text = match source {
+                Some(Source::Tokens(prompt)) => text.with_prompt_tokens(prompt.len()),
+                Some(Source::Features(_)) | None => text,
+            };
             #[cfg(feature = "grammar")]
             let text = match constraints.next().flatten() {
                 Some(constraint) => text.held_to(constraint),
@@ -222,10 +282,10 @@ impl Generator {
             };
             texts.push(text);
         }
-        let mut round =
-            Round { cached: &mut self.cached, draft: self.draft.as_mut(), texts, next: Vec::new() };
-        for at in 0..prompts.len() {
-            let next = round.begin(at)?;
+        let (cached, draft) = (&mut self.cached, self.draft.as_mut());
+        let mut round = Round { cached, encoder: self.encoder.as_ref(), draft, texts, next: Vec::new() };
+        for (at, given) in prompts.iter().enumerate() {
+            let next = round.begin(at, given.source.as_ref())?;
             round.next.push(next);
         }
         while round.step()? {}
@@ -235,9 +295,27 @@ impl Generator {
         round.texts.into_iter().map(Sequence::finish).collect()
     }
 
-    /// The tokens of the prompts.
-    fn prompts(&self, requests: &[TextRequest<'_>]) -> Result<Vec<Vec<u32>>, GenerateError> {
-        requests.iter().map(|request| prompt_of(&self.folder, request.prompt, self.context())).collect()
+    /// The prompts, those of an encoder checked.
+    fn prompts(&self, requests: &[TextRequest<'_>]) -> Result<Vec<Given>, GenerateError> {
+        requests.iter().map(|request| self.given(request.prompt)).collect()
+    }
+
+    fn given(&self, prompt: Prompt<'_>) -> Result<Given, GenerateError> {
+        let (folder, capacity) = (&self.folder, self.context());
+        let (Some(encoder), Some(config)) = (&self.encoder, &folder.config.encoder) else {
+            return Ok(Given { source: None, tokens: prompt_of(folder, prompt, capacity)? });
+        };
+        let (source, tokens) = match prompt {
+            Prompt::Features { features, tokens } => (Source::Features(features.clone()), tokens),
+            Prompt::Text(_) | Prompt::Chat(_) | Prompt::Tokens(_) => {
+                let tokens = folder.tokens(prompt)?;
+                self.cached.decoder.check(&tokens)?;
+                (Source::Tokens(tokens), &[][..])
+            }
+        };
+        encoder.check(&source)?;
+        let tokens = if tokens.is_empty() { &config.starts } else { tokens };
+        Ok(Given { source: Some(source), tokens: fitting(tokens.to_vec(), capacity, folder.context())? })
     }
 
     /// What holds each text.
@@ -251,9 +329,18 @@ impl Generator {
     }
 }
 
+/// A prompt.
+struct Given {
+    /// What the encoder reads, where there is one.
+    source: Option<Source>,
+    /// What the decoder goes on from.
+    tokens: Vec<u32>,
+}
+
 /// Texts in the making.
 struct Round<'g, 't> {
     cached: &'g mut Cached,
+    encoder: Option<&'g Encoder>,
     draft: Option<&'g mut Draft>,
     texts: Vec<Sequence<'t>>,
     /// The token of each text that is not in the cache yet; none where the text has ended.
@@ -261,11 +348,12 @@ struct Round<'g, 't> {
 }
 
 impl Round<'_, '_> {
-    /// Runs the prompt of a text; gives its first token.
-    fn begin(&mut self, at: usize) -> Result<Option<u32>, GenerateError> {
+    /// Runs the prompt of a text, of which an encoder reads `source`; gives its first token.
+    fn begin(&mut self, at: usize, source: Option<&Source>) -> Result<Option<u32>, GenerateError> {
         let (cached, text) = (&mut *self.cached, &mut self.texts[at]);
         let start = Instant::now();
-        let kept = match text.options().reuse {
+        // Keys and values of a decoder depend on what its encoder read.
+        let kept = match text.options().reuse && source.is_none() {
             true => cached.keep(at, text.tokens())?,
             false => cached.keep(at, &[])?,
         };
@@ -274,6 +362,13 @@ impl Round<'_, '_> {
         let prepare = start.elapsed();
         let start = Instant::now();
         let run = run_options(text.options());
+        if let (Some(encoder), Some(source)) = (self.encoder, source) {
+            let Some(hidden) = finished(encoder.run(source, run.as_ref()))? else {
+                text.end(Finish::Cancelled);
+                return Ok(None);
+            };
+            cached.decoder.begin(at, hidden)?;
+        }
         let rows = cached.decoder.forward(at, prompt, prompt.len() - 1, run.as_ref());
         let Some(mut logits) = finished(rows)?.and_then(|mut rows| rows.pop()) else {
             text.end(Finish::Cancelled);
@@ -370,13 +465,18 @@ pub(super) fn prompt_of(
     prompt: Prompt<'_>,
     capacity: usize,
 ) -> Result<Vec<u32>, GenerateError> {
-    let prompt = folder.tokens(prompt)?;
-    match prompt.len() {
+    if matches!(prompt, Prompt::Features { .. }) {
+        return Err(GenerateError::Unsupported("features for a model without an encoder".to_owned()));
+    }
+    fitting(folder.tokens(prompt)?, capacity, folder.context())
+}
+
+/// Tokens that leave room for one more in a cache of `capacity`.
+fn fitting(tokens: Vec<u32>, capacity: usize, context: usize) -> Result<Vec<u32>, GenerateError> {
+    match tokens.len() {
         0 => Err(GenerateError::EmptyPrompt),
-        tokens if tokens >= capacity => {
-            Err(GenerateError::PromptTooLong { tokens, capacity, context: folder.context() })
-        }
-        _ => Ok(prompt),
+        count if count >= capacity => Err(GenerateError::PromptTooLong { tokens: count, capacity, context }),
+        _ => Ok(tokens),
     }
 }
 

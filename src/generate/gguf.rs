@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::config::{Config, Names};
 use super::error::GenerateError;
 use super::sampling::Sampling;
+use super::settings::{Config, Names};
 use crate::loader::gguf::{DecoderSizes, GgufFile};
 
 /// Numbers of kinds of tokens.
@@ -57,6 +57,7 @@ pub(super) fn config(name: PathBuf, file: &GgufFile) -> Result<Config, GenerateE
         ends: ends.into_iter().collect(),
         sampling: Sampling::GREEDY,
         remarks: Vec::new(),
+        encoder: None,
     })
 }
 

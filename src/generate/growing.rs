@@ -2,6 +2,7 @@
 
 use super::cache::{CacheMemory, CacheTensor, Rows, finish};
 use super::call::{Call, Ran};
+use super::cross::CrossRuns;
 use super::error::GenerateError;
 use super::fixed::{inputs, only_device};
 use super::io::DecoderIo;
@@ -16,6 +17,8 @@ pub(super) struct GrowingRuns {
     largest_chunk: usize,
     /// The cache of each sequence, once there is a token in it.
     memory: Vec<Option<Vec<CacheMemory>>>,
+    /// What is read of an encoder.
+    cross: Option<Box<CrossRuns>>,
 }
 
 impl GrowingRuns {
@@ -28,7 +31,7 @@ impl GrowingRuns {
         io: &DecoderIo,
         mut tensors: Vec<CacheTensor>,
     ) -> Result<(Self, Plan), GenerateError> {
-        let mut builder = inputs(session, io, 1, 1, 1)?;
+        let mut builder = inputs(session, io, 1, 1, 1, false)?;
         for tensor in &tensors {
             builder = builder.input(&tensor.past, Memory::own().shape(tensor.sized(1, 0)?.shape));
         }
@@ -36,7 +39,33 @@ impl GrowingRuns {
         for tensor in &mut tensors {
             tensor.device = only_device(&plan, tensor);
         }
-        Ok((GrowingRuns { tensors, largest_chunk: 1, memory: vec![None] }, plan))
+        Ok((GrowingRuns { tensors, largest_chunk: 1, memory: vec![None], cross: None }, plan))
+    }
+
+    /// As [`GrowingRuns::new`] for a decoder that reads an encoder; `first` is the decoder without past, where the other one
+    /// has no branch for it.
+    ///
+    /// # Errors
+    /// [`GenerateError`] for a graph that is no such decoder, and what the session says.
+    pub(super) fn crossed(
+        session: &Session,
+        io: &DecoderIo,
+        first: Option<(Session, DecoderIo)>,
+        mut tensors: Vec<CacheTensor>,
+    ) -> Result<(Self, Plan), GenerateError> {
+        let (mut cross, plans) = CrossRuns::new(session, io, first, &tensors)?;
+        for tensor in &mut tensors {
+            tensor.device = cross.device(session, &plans, tensor);
+        }
+        cross.resize(1);
+        let runs =
+            GrowingRuns { tensors, largest_chunk: 1, memory: vec![None], cross: Some(Box::new(cross)) };
+        Ok((runs, plans.first))
+    }
+
+    /// What is read of an encoder.
+    pub(super) fn cross_mut(&mut self) -> Option<&mut CrossRuns> {
+        self.cross.as_deref_mut()
     }
 
     pub(super) fn limit_chunk(&mut self, largest: usize) {
@@ -50,6 +79,9 @@ impl GrowingRuns {
     /// Makes room for `sequences`; their caches are empty then.
     pub(super) fn resize(&mut self, sequences: usize) {
         self.memory = vec![None; sequences];
+        if let Some(cross) = &mut self.cross {
+            cross.resize(sequences);
+        }
     }
 
     /// The cache of a sequence, once there is a token in it.
@@ -87,9 +119,17 @@ impl GrowingRuns {
     /// # Errors
     /// What the session says; the cache is as before then.
     pub(super) fn run(&mut self, call: &Call<'_>) -> Result<Ran, GenerateError> {
-        let (session, sequence, len) = (call.session, call.sequences.start, call.lens()[0]);
-        let size = call.tokens.len().min(self.largest_chunk);
-        let mut builder: BindingBuilder<'static> = inputs(session, call.io, 1, size, len + size)?;
+        let (sequence, len) = (call.sequences.start, call.lens()[0]);
+        let has_past = self.memory[sequence].is_some();
+        let (session, io) = match &self.cross {
+            Some(cross) if !has_past => cross.first_of(call.session, call.io),
+            _ => (call.session, call.io),
+        };
+        let call = &Call { session, io, ..call.clone() };
+        // Decoders with past of an encoder are exported for one token.
+        let largest = if has_past && self.cross.is_some() { 1 } else { self.largest_chunk };
+        let size = call.tokens.len().min(largest);
+        let mut builder: BindingBuilder<'static> = inputs(session, io, 1, size, len + size, has_past)?;
         let mut grown = Vec::new();
         for (i, tensor) in self.tensors.iter().enumerate() {
             let past = match self.memory(sequence).get(i) {
@@ -97,20 +137,29 @@ impl GrowingRuns {
                 None => Memory::own().shape(tensor.sized(1, 0)?.shape),
             };
             let present = CacheMemory::new(session, tensor, 1, len + size)?;
-            builder = builder.input(&tensor.past, past);
+            if io.reads_cache {
+                builder = builder.input(&tensor.past, past);
+            }
             builder = builder.output(&tensor.present, present.part(tensor, &(0..1))?);
             grown.push(present);
         }
-        let (logits, builder) = Logits::bind(session, call.io, builder)?;
+        let mut made = None;
+        if let Some(cross) = &self.cross {
+            (builder, made) = cross.bind(call, builder)?;
+        }
+        let (logits, builder) = Logits::bind(session, io, builder)?;
         let mut binding = builder.build()?;
         call.write_tokens(&mut binding, size)?;
-        if let Some(mask) = &call.io.mask {
+        if let Some(mask) = &io.mask {
             let values = vec![1; len + size];
             mask.write(&mut binding, 1, 0, &values, || values.clone())?;
         }
         call.run(&mut binding)?;
         let ran = call.ran(size, &logits, &binding)?;
         self.memory[sequence] = Some(grown);
+        if let Some(cross) = &mut self.cross {
+            cross.keep(sequence, made);
+        }
         Ok(ran)
     }
 }

@@ -1,12 +1,19 @@
 //! Inputs and outputs of a decoder.
 
 use super::cache::CacheTensor;
-use super::config::Config;
+use super::cross_io::CrossIo;
 use super::error::GenerateError;
+use super::input::{IntInput, cache_info};
+use super::settings::Config;
 use crate::dtype::DType;
-use crate::graph::{Tensor, TensorInfo};
 use crate::session::{Binding, IoInfo, Session};
-use crate::shape::{Dim, Shape};
+use crate::shape::Dim;
+
+/// The input with the places in the cache that tokens go to.
+const CACHE_POSITIONS: &str = "cache_position";
+
+/// The input that chooses a branch of a merged graph.
+const BRANCH: &str = "use_cache_branch";
 
 /// What a decoder is given and gives, but for its cache.
 #[derive(Debug)]
@@ -14,6 +21,14 @@ pub(super) struct DecoderIo {
     pub(super) ids: IntInput,
     pub(super) mask: Option<IntInput>,
     pub(super) positions: Option<IntInput>,
+    /// Places in the cache that the tokens of a run go to, without a dimension of sequences.
+    pub(super) cache_positions: Option<IntInput>,
+    /// What chooses between two branches: with and without tokens in the cache.
+    pub(super) branch: Option<String>,
+    /// Whether the graph reads a cache, or only makes one.
+    pub(super) reads_cache: bool,
+    /// What it reads of an encoder.
+    pub(super) cross: Option<CrossIo>,
     pub(super) logits: String,
     /// Number of logits of a token.
     pub(super) vocabulary: usize,
@@ -40,6 +55,22 @@ impl DecoderIo {
         session: &Session,
         config: &Config,
     ) -> Result<(Self, Vec<CacheTensor>), GenerateError> {
+        DecoderIo::found(session, config, true)
+    }
+
+    /// As [`DecoderIo::find`] for a graph that makes a cache and reads none.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn find_first(session: &Session, config: &Config) -> Result<Self, GenerateError> {
+        Ok(DecoderIo::found(session, config, false)?.0)
+    }
+
+    fn found(
+        session: &Session,
+        config: &Config,
+        reads_cache: bool,
+    ) -> Result<(Self, Vec<CacheTensor>), GenerateError> {
         let names = &config.names;
         let (inputs, outputs) = (session.inputs(), session.outputs());
         let no_name = |what, name: &str, known: &[IoInfo]| {
@@ -49,6 +80,9 @@ impl DecoderIo {
         let find = |name: &str| IntInput::find(&inputs, name);
         let ids = find(&names.ids)?.ok_or_else(|| no_name("input", &names.ids, &inputs))?;
         let (mask, positions) = (find(&names.mask)?, find(&names.positions)?);
+        // One place for all sequences: only decoders whose sequences run in turns have it.
+        let cache_positions = if config.encoder.is_some() { find(CACHE_POSITIONS)? } else { None };
+        let branch = branch(&inputs)?;
         if !outputs.iter().any(|io| io.name == names.logits) {
             return Err(no_name("output", &names.logits, &outputs));
         }
@@ -63,10 +97,13 @@ impl DecoderIo {
                 let name = |pattern: &String| pattern.replacen("%d", &layer.to_string(), 1);
                 let (past, present) = (name(past), name(present));
                 let io = inputs.iter().find(|io| io.name == past);
-                let io = io.ok_or_else(|| no_name("input", &past, &inputs))?;
+                if reads_cache && io.is_none() {
+                    return Err(no_name("input", &past, &inputs));
+                }
                 if !outputs.iter().any(|io| io.name == present) {
                     return Err(no_name("output", &present, &outputs));
                 }
+                let Some(io) = io else { continue };
                 let info = cache_info(io, config, pages.is_some())?;
                 if let (Some(pages), Some(Dim::Known(rows))) =
                     (&mut pages, io.shape.as_ref().and_then(|shape| shape.0.get(1)))
@@ -76,19 +113,38 @@ impl DecoderIo {
                 tensors.push(CacheTensor { past, present, info, device: None });
             }
         }
+        let cross = match &config.encoder {
+            Some(encoder) => Some(CrossIo::find(&inputs, config, encoder)?),
+            None => None,
+        };
         let logits = names.logits.clone();
-        let io = DecoderIo { ids, mask, positions, logits, vocabulary: 0, pages };
+        let io = DecoderIo {
+            ids,
+            mask,
+            positions,
+            cache_positions,
+            branch,
+            reads_cache,
+            cross,
+            logits,
+            vocabulary: 0,
+            pages,
+        };
         let given = |name: &str| {
             let pages = io.pages.as_ref();
             let integers = [
                 Some(&io.ids),
                 io.mask.as_ref(),
                 io.positions.as_ref(),
+                io.cache_positions.as_ref(),
                 pages.map(|p| &p.ends),
                 pages.map(|p| &p.past),
                 pages.map(|p| &p.table),
             ];
-            integers.into_iter().flatten().any(|io| io.name == name) || tensors.iter().any(|t| t.past == name)
+            integers.into_iter().flatten().any(|io| io.name == name)
+                || tensors.iter().any(|t| t.past == name)
+                || io.branch.as_deref() == Some(name)
+                || io.cross.as_ref().is_some_and(|cross| cross.has(name))
         };
         match inputs.iter().find(|io| !given(&io.name)) {
             Some(io) => Err(GenerateError::UnknownInput { name: io.name.clone() }),
@@ -123,113 +179,20 @@ impl DecoderIo {
     }
 }
 
-/// An input that holds integers.
-#[derive(Clone, Debug)]
-pub(super) struct IntInput {
-    pub(super) name: String,
-    dtype: DType,
-}
-
-impl IntInput {
-    fn find(inputs: &[IoInfo], name: &str) -> Result<Option<Self>, GenerateError> {
-        let Some(input) = inputs.iter().find(|io| io.name == name) else { return Ok(None) };
-        let (name, dtype) = (name.to_owned(), input.dtype.unwrap_or(DType::I64));
-        match dtype {
-            DType::I64 | DType::I32 => Ok(Some(IntInput { name, dtype })),
-            got => Err(GenerateError::DType { name, expected: "int64 or int32", got }),
+/// The input that chooses between a decoder with and one without tokens in its cache, as optimum names it.
+///
+/// # Errors
+/// [`GenerateError`] where it is not one bool.
+fn branch(inputs: &[IoInfo]) -> Result<Option<String>, GenerateError> {
+    let Some(input) = inputs.iter().find(|io| io.name == BRANCH) else { return Ok(None) };
+    let name = input.name.clone();
+    if let Some(got) = input.dtype.filter(|dtype| *dtype != DType::Bool) {
+        return Err(GenerateError::DType { name, expected: "bool", got });
+    }
+    match &input.shape {
+        Some(shape) if shape.0.len() != 1 || matches!(shape.0[0], Dim::Known(n) if n != 1) => {
+            Err(GenerateError::Shape { name, expected: "[1]", got: shape.to_string() })
         }
+        _ => Ok(Some(name)),
     }
-
-    fn tensor(&self, shape: &[usize], values: &[i64]) -> Result<Tensor, GenerateError> {
-        Ok(match self.dtype {
-            DType::I32 => Tensor::new(shape, &values.iter().map(|v| *v as i32).collect::<Vec<_>>())?,
-            _ => Tensor::new(shape, values)?,
-        })
-    }
-
-    /// Writes all elements to memory of the session's own.
-    ///
-    /// # Errors
-    /// What the session says.
-    pub(super) fn write_all(
-        &self,
-        binding: &mut Binding<'static>,
-        shape: &[usize],
-        values: &[i64],
-    ) -> Result<(), GenerateError> {
-        self.write_part(binding, |_| shape.to_vec(), 0, values, || values.to_vec())
-    }
-
-    /// Writes elements from `at` on to memory of the session's own for several sequences; `all` gives every element.
-    ///
-    /// # Errors
-    /// What the session says.
-    pub(super) fn write(
-        &self,
-        binding: &mut Binding<'static>,
-        sequences: usize,
-        at: usize,
-        values: &[i64],
-        all: impl FnOnce() -> Vec<i64>,
-    ) -> Result<(), GenerateError> {
-        self.write_part(binding, |len| vec![sequences, len / sequences.max(1)], at, values, all)
-    }
-
-    fn write_part(
-        &self,
-        binding: &mut Binding<'static>,
-        shape: impl FnOnce(usize) -> Vec<usize>,
-        at: usize,
-        values: &[i64],
-        all: impl FnOnce() -> Vec<i64>,
-    ) -> Result<(), GenerateError> {
-        // An input that no command reads, or that the host does not see, is given whole.
-        let Ok(view) = binding.host_view_input(&self.name) else {
-            let all = all();
-            return Ok(binding.set_input(&self.name, &self.tensor(&shape(all.len()), &all)?)?);
-        };
-        let mut bytes = view.write()?;
-        match self.dtype {
-            DType::I32 => put(&mut bytes, at, values.iter().map(|v| (*v as i32).to_ne_bytes())),
-            _ => put(&mut bytes, at, values.iter().map(|v| v.to_ne_bytes())),
-        }
-        Ok(())
-    }
-}
-
-/// Writes elements from element `at` on.
-fn put<const N: usize>(bytes: &mut [u8], at: usize, values: impl Iterator<Item = [u8; N]>) {
-    let places = bytes.as_chunks_mut::<N>().0.iter_mut().skip(at);
-    places.zip(values).for_each(|(place, value)| *place = value);
-}
-
-/// Type and shape of a cache of no token; heads come after rows where it is in pages.
-fn cache_info(io: &IoInfo, config: &Config, paged: bool) -> Result<TensorInfo, GenerateError> {
-    let declared = io.shape.as_ref();
-    let wrong = || GenerateError::Shape {
-        name: io.name.clone(),
-        expected: if paged {
-            "[pages, rows, heads, elements], with heads and elements known there or in the settings"
-        } else {
-            "[batch, heads, past tokens, elements], with heads and elements known there or in the settings"
-        },
-        got: declared.map_or("unknown".to_owned(), ToString::to_string),
-    };
-    let dims = match declared {
-        Some(shape) if shape.0.len() != 4 => return Err(wrong()),
-        Some(shape) => &shape.0[..],
-        None => &[],
-    };
-    let size = |at: usize, told: Option<usize>| match dims.get(at) {
-        Some(Dim::Known(n)) => Ok(*n),
-        _ => told.ok_or_else(wrong),
-    };
-    let [heads, elements] = config.heads;
-    let shape = Shape::new([1, size(if paged { 2 } else { 1 }, heads)?, 0, size(3, elements)?])?;
-    let dtype = io.dtype.unwrap_or(DType::F32);
-    if !dtype.is_float() {
-        let (name, expected) = (io.name.clone(), "floating point numbers");
-        return Err(GenerateError::DType { name, expected, got: dtype });
-    }
-    Ok(TensorInfo::new(dtype, shape))
 }

@@ -33,7 +33,11 @@ mod cache;
 mod call;
 mod config;
 mod conversation;
+mod cross;
+mod cross_io;
 mod decoder;
+mod encoder;
+mod encoder_config;
 mod error;
 mod files;
 mod fixed;
@@ -42,6 +46,7 @@ mod gguf;
 #[cfg(feature = "grammar")]
 mod grammar;
 mod growing;
+mod input;
 mod io;
 mod logit_scan;
 mod logits;
@@ -52,6 +57,7 @@ mod pages;
 mod pool;
 mod sampling;
 mod sequence;
+mod settings;
 mod speculate;
 mod template;
 mod text;
@@ -64,7 +70,6 @@ use std::time::Duration;
 use onepool_core::files::hash::Hash;
 
 pub use self::batcher::{BatchCounts, BatchOptions, Batcher, Running, TextId};
-use self::config::Config;
 pub use self::error::GenerateError;
 pub use self::generator::{Generator, TextRequest};
 #[cfg(feature = "grammar")]
@@ -72,10 +77,12 @@ pub use self::grammar::Grammar;
 pub use self::pages::{CachedPage, Eviction, LeastRecentlyUsed, PageCounts};
 pub use self::pool::{PageOptions, PagePool};
 pub use self::sampling::Sampling;
+use self::settings::Config;
 use self::template::ChatTemplate;
 pub use self::template::Message;
 use self::text::TextTokenizer;
 use crate::files::open::regular;
+use crate::graph::Tensor;
 use crate::loader;
 use crate::session::CancelToken;
 
@@ -115,6 +122,17 @@ impl ModelFolder {
     /// The file of the graph.
     pub fn graph(&self) -> PathBuf {
         self.folder.join(&self.config.graph)
+    }
+
+    /// The file of the encoder's graph, where the decoder reads one.
+    pub fn encoder(&self) -> Option<PathBuf> {
+        self.config.encoder.as_ref().map(|encoder| self.folder.join(&encoder.graph))
+    }
+
+    /// The file of the decoder without past, where the decoder's graph has no branch for it.
+    pub fn first_graph(&self) -> Option<PathBuf> {
+        let first = self.config.encoder.as_ref().and_then(|encoder| encoder.first.as_ref());
+        first.map(|first| self.folder.join(first))
     }
 
     /// Tells this model from others: a hash of its settings, and of the length, the begin and the end of its
@@ -158,7 +176,7 @@ impl ModelFolder {
         self.config.context
     }
 
-    /// The tokens of a prompt.
+    /// The tokens of a prompt: those of the encoder where there is one, or those given with features.
     ///
     /// # Errors
     /// [`GenerateError::Tokenizer`], [`GenerateError::NoTemplate`], [`GenerateError::Template`].
@@ -169,7 +187,7 @@ impl ModelFolder {
                 let template = self.template.as_ref().ok_or(GenerateError::NoTemplate)?;
                 self.tokenizer.encode(&template.prompt(messages)?, false)
             }
-            Prompt::Tokens(tokens) => Ok(tokens.to_vec()),
+            Prompt::Tokens(tokens) | Prompt::Features { tokens, .. } => Ok(tokens.to_vec()),
         }
     }
 }
@@ -183,6 +201,13 @@ pub enum Prompt<'a> {
     Chat(&'a [Message]),
     /// Tokens.
     Tokens(&'a [u32]),
+    /// What an encoder reads that takes no text, as the log-mel spectrogram of a sound.
+    Features {
+        /// As the encoder declares them, for one text: [1, bands, frames] of `float32` for Whisper.
+        features: &'a Tensor,
+        /// What the decoder goes on from; without any it is the token that the settings name.
+        tokens: &'a [u32],
+    },
 }
 
 /// How a text is made.

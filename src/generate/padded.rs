@@ -72,7 +72,7 @@ impl PaddedPlan {
         }
         let rows = rows_for(1, 1, capacity);
         let mut tensors = tensors.to_vec();
-        let mut builder = inputs(session, io, 1, 1, rows + 1)?;
+        let mut builder = inputs(session, io, 1, 1, rows + 1, true)?;
         for tensor in &tensors {
             builder = builder.input(&tensor.past, Memory::own().shape(tensor.sized(1, rows)?.shape));
         }
@@ -272,7 +272,7 @@ impl PaddedRuns {
             Entry::Occupied(step) => Ok(step.into_mut()),
             Entry::Vacant(place) => {
                 let count = sequences.len();
-                let mut builder = inputs(session, call.io, count, size, rows + size)?;
+                let mut builder = inputs(session, call.io, count, size, rows + size, rows > 0)?;
                 let mut all = Vec::new();
                 for (i, tensor) in self.tensors.iter().enumerate() {
                     let past = match self.memory.get(i).filter(|_| rows > 0) {

@@ -81,6 +81,12 @@ impl<'a> Sequence<'a> {
         Sequence { constraint: Some(constraint), ..self }
     }
 
+    /// Counts `tokens` as those of the prompt, which an encoder has.
+    pub(super) fn with_prompt_tokens(mut self, tokens: usize) -> Self {
+        self.made.prompt_tokens = tokens;
+        self
+    }
+
     pub(super) fn options(&self) -> &GenerateOptions {
         &self.options
     }

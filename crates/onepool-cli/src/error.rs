@@ -130,6 +130,9 @@ fn asked(e: &GenerateError) -> bool {
         GenerateError::NoTemplate
             | GenerateError::EmptyPrompt
             | GenerateError::PromptTooLong { .. }
+            | GenerateError::SourceTooLong { .. }
+            | GenerateError::Source { .. }
+            | GenerateError::Features { .. }
             | GenerateError::Context { .. }
             | GenerateError::Setting { .. }
             | GenerateError::Grammar(_)

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,12 +23,13 @@ use onepool::generate::{
     BatchCounts, BatchOptions, Batcher, Finish, GenerateError, GenerateOptions, Generated, Generator,
     Grammar, Message, ModelFolder, PageCounts, PageOptions, PagePool, Prompt, Sampling, TextRequest,
 };
-use onepool::session::{Session, SharedArena};
+use onepool::session::{Session, SessionBuilder, SharedArena};
 
 /// Arguments of `onepool generate`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// A GGUF file, or the model's folder: an ONNX graph with genai_config.json (or config.json) and tokenizer.json.
+    /// A GGUF file, or the model's folder: an ONNX graph with genai_config.json (or config.json) and tokenizer.json. A model
+    /// that reads text with an encoder has encoder_model.onnx too.
     model: PathBuf,
     /// The text to go on from; may be given several times.
     #[arg(short, long, required_unless_present = "prompts", value_name = "TEXT")]
@@ -36,8 +37,8 @@ pub(super) struct Args {
     /// A file with a prompt in each line, after those of --prompt. Empty lines are none.
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// The most prompts that run at once. One that ends makes room for the next. With --lookup, --draft and --prompt-cache
-    /// all of such a group end before the next one begins.
+    /// The most prompts that run at once. One that ends makes room for the next. With --lookup, --draft, --prompt-cache and an
+    /// encoder all of such a group end before the next one begins.
     #[arg(long, default_value_t = 8, value_name = "PROMPTS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     batch: u16,
     /// Pages of keys and values, for a graph with PagedAttention. Without it as many as --batch prompts can need.
@@ -111,13 +112,23 @@ impl SessionArgs {
         arena: &Arc<SharedArena>,
         out: &Output,
     ) -> Result<Session, CliError> {
+        self.open_graph(Session::builder(), &folder.graph(), arena, out)
+    }
+
+    /// A session of the graph in the file `path`, which `builder` makes.
+    fn open_graph(
+        &self,
+        builder: SessionBuilder,
+        path: &Path,
+        arena: &Arc<SharedArena>,
+        out: &Output,
+    ) -> Result<Session, CliError> {
         let desc = self.cache.desc()?;
         let table = open_table(&self.device, true, &desc)?;
         let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
-        let (graph, _) = load_on(&folder.graph(), None, &apis, false, out)?;
+        let (graph, _) = load_on(path, None, &apis, false, out)?;
         let _spinner = out.progress("preparing", None);
-        let builder =
-            Session::builder().graph(graph).context_desc(desc.clone()).shared_arena(Arc::clone(arena));
+        let builder = builder.graph(graph).context_desc(desc.clone()).shared_arena(Arc::clone(arena));
         let builder = self.precision.apply(self.ending.apply(builder));
         let builder = self.tuning.apply(builder, desc.cache_dir.clone());
         let builder = self.place.resolve(&table, desc.cache_dir)?.apply(builder);
@@ -353,17 +364,19 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let grammar = args.grammar.read()?;
     let context = args.context.unwrap_or(needed);
     let arena = SharedArena::new();
-    let session = args.session.open(&folder, &arena, out)?;
-    let device = session.devices().next().map(|d| d.name.clone()).unwrap_or_default();
-    let spinner = out.progress("planning", None);
+    let has_encoder = folder.encoder().is_some();
     let mut generator = match args.pages {
         Some(pages) => {
+            let session = args.session.open(&folder, &arena, out)?;
+            let _spinner = out.progress("planning", None);
             let pool = PagePool::new(&folder, &session, &PageOptions::new(pages as usize))?;
             Generator::with_pages(folder, session, Some(context), &pool)?
         }
-        None => Generator::new(folder, session, Some(context))?,
+        None => Generator::open(folder, Some(context), |builder, path| {
+            args.session.open_graph(builder, path, &arena, out)
+        })?,
     };
-    drop(spinner);
+    let device = generator.session().devices().next().map(|d| d.name.clone()).unwrap_or_default();
     if let Some(draft) = &args.draft {
         let folder = ModelFolder::open(draft)?;
         let session = args.session.open(&folder, &arena, out)?;
@@ -394,7 +407,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let (mut texts, mut batch) = (Vec::new(), None);
     let mut all: Vec<(&String, Prompt<'_>)> = given.iter().zip(prompts).collect();
     let guesses = args.lookup > 0 || args.draft.is_some();
-    if all.len() > 1 && !guesses && args.prompt_cache.is_none() {
+    if all.len() > 1 && !guesses && !has_encoder && args.prompt_cache.is_none() {
         let made = in_turns(&mut generator, &all, &options, usize::from(args.batch), out)?;
         note(out, &made.1.line());
         (texts, batch) = (made.0, Some(made.1));

@@ -47,6 +47,22 @@ fn several_prompts_share_their_plans_and_seeds_repeat() {
 }
 
 #[test]
+fn a_model_with_an_encoder_takes_text() {
+    let expected = std::fs::read_to_string(root().join("models/tiny_seq2seq/expected.json")).unwrap();
+    let expected: serde_json::Value = serde_json::from_str(&expected).unwrap();
+    let text = ["generate", "models/tiny_seq2seq/text", "-d", "cpu", "--json", "-n", "6", "--ignore-end"];
+    let prompts = ["-p", "Hello", "-p", "Hello there", "-p", "Hello"];
+    let made = ends(root(), 0, &[&text[..], &prompts].concat());
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    let tokens = |at: usize| made["texts"][at]["tokens"].as_array().unwrap().clone();
+    assert_eq!(tokens(0)[..], expected["text"][0]["tokens"].as_array().unwrap()[..6]);
+    assert_eq!(tokens(0), tokens(2));
+    assert!(made["remarks"][0].as_str().unwrap().contains("planned anew"), "{made}");
+    let speech = ["generate", "models/tiny_seq2seq/speech", "-d", "cpu", "-p", "Hello"];
+    fails(root(), 2, &speech, &["the model's encoder takes features", "input_features"]);
+}
+
+#[test]
 fn prompts_of_a_file_come_and_go() {
     let dir = folder();
     let file = dir.path().join("prompts.txt");

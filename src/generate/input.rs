@@ -1,0 +1,123 @@
+//! Inputs of graphs: those that hold integers, and those of a cache.
+
+use super::error::GenerateError;
+use super::settings::Config;
+use crate::dtype::DType;
+use crate::graph::{Tensor, TensorInfo};
+use crate::session::{Binding, IoInfo};
+use crate::shape::{Dim, Shape};
+
+/// An input that holds integers.
+#[derive(Clone, Debug)]
+pub(super) struct IntInput {
+    pub(super) name: String,
+    dtype: DType,
+}
+
+impl IntInput {
+    pub(super) fn find(inputs: &[IoInfo], name: &str) -> Result<Option<Self>, GenerateError> {
+        let Some(input) = inputs.iter().find(|io| io.name == name) else { return Ok(None) };
+        let (name, dtype) = (name.to_owned(), input.dtype.unwrap_or(DType::I64));
+        match dtype {
+            DType::I64 | DType::I32 => Ok(Some(IntInput { name, dtype })),
+            got => Err(GenerateError::DType { name, expected: "int64 or int32", got }),
+        }
+    }
+
+    /// A tensor of the input's type.
+    ///
+    /// # Errors
+    /// Sizes that are not those of the values.
+    pub(super) fn tensor(&self, shape: &[usize], values: &[i64]) -> Result<Tensor, GenerateError> {
+        Ok(match self.dtype {
+            DType::I32 => Tensor::new(shape, &values.iter().map(|v| *v as i32).collect::<Vec<_>>())?,
+            _ => Tensor::new(shape, values)?,
+        })
+    }
+
+    /// Writes all elements to memory of the session's own.
+    ///
+    /// # Errors
+    /// What the session says.
+    pub(super) fn write_all(
+        &self,
+        binding: &mut Binding<'static>,
+        shape: &[usize],
+        values: &[i64],
+    ) -> Result<(), GenerateError> {
+        self.write_part(binding, |_| shape.to_vec(), 0, values, || values.to_vec())
+    }
+
+    /// Writes elements from `at` on to memory of the session's own for several sequences; `all` gives every element.
+    ///
+    /// # Errors
+    /// What the session says.
+    pub(super) fn write(
+        &self,
+        binding: &mut Binding<'static>,
+        sequences: usize,
+        at: usize,
+        values: &[i64],
+        all: impl FnOnce() -> Vec<i64>,
+    ) -> Result<(), GenerateError> {
+        self.write_part(binding, |len| vec![sequences, len / sequences.max(1)], at, values, all)
+    }
+
+    fn write_part(
+        &self,
+        binding: &mut Binding<'static>,
+        shape: impl FnOnce(usize) -> Vec<usize>,
+        at: usize,
+        values: &[i64],
+        all: impl FnOnce() -> Vec<i64>,
+    ) -> Result<(), GenerateError> {
+        // An input that no command reads, or that the host does not see, is given whole.
+        let Ok(view) = binding.host_view_input(&self.name) else {
+            let all = all();
+            return Ok(binding.set_input(&self.name, &self.tensor(&shape(all.len()), &all)?)?);
+        };
+        let mut bytes = view.write()?;
+        match self.dtype {
+            DType::I32 => put(&mut bytes, at, values.iter().map(|v| (*v as i32).to_ne_bytes())),
+            _ => put(&mut bytes, at, values.iter().map(|v| v.to_ne_bytes())),
+        }
+        Ok(())
+    }
+}
+
+/// Writes elements from element `at` on.
+fn put<const N: usize>(bytes: &mut [u8], at: usize, values: impl Iterator<Item = [u8; N]>) {
+    let places = bytes.as_chunks_mut::<N>().0.iter_mut().skip(at);
+    places.zip(values).for_each(|(place, value)| *place = value);
+}
+
+/// Type and shape of a cache of no token; heads come after rows where it is in pages.
+pub(super) fn cache_info(io: &IoInfo, config: &Config, paged: bool) -> Result<TensorInfo, GenerateError> {
+    let declared = io.shape.as_ref();
+    let wrong = || GenerateError::Shape {
+        name: io.name.clone(),
+        expected: if paged {
+            "[pages, rows, heads, elements], with heads and elements known there or in the settings"
+        } else {
+            "[batch, heads, past tokens, elements], with heads and elements known there or in the settings"
+        },
+        got: declared.map_or("unknown".to_owned(), ToString::to_string),
+    };
+    let dims = match declared {
+        Some(shape) if shape.0.len() != 4 => return Err(wrong()),
+        Some(shape) => &shape.0[..],
+        None => &[],
+    };
+    let size = |at: usize, told: Option<usize>| match dims.get(at) {
+        Some(Dim::Known(n)) => Ok(*n),
+        _ => told.ok_or_else(wrong),
+    };
+    let [heads, elements] = config.heads;
+    let shape = Shape::new([1, size(if paged { 2 } else { 1 }, heads)?, 0, size(3, elements)?])?;
+    let dtype = io.dtype.unwrap_or(DType::F32);
+    if !dtype.is_float() {
+        let (name, expected) = (io.name.clone(), "floating point numbers");
+        return Err(GenerateError::DType { name, expected, got: dtype });
+    }
+    Ok(TensorInfo::new(dtype, shape))
+}
