@@ -172,12 +172,12 @@ fn geometric_mean(ratios: &[f64]) -> f64 {
 fn peer_operators(records: &Records) -> String {
     let types = ["float32", "float16"].map(|t| [format!("{t}; onepool"), format!("{t}; torch")]);
     let (rows, ratios) =
-        beside_torch(records, H200, "peer", types.each_ref().map(|t| t.each_ref().map(|m| &**m)));
+        beside_torch(records, H100, "peer", types.each_ref().map(|t| t.each_ref().map(|m| &**m)));
     let no_slower = ratios.iter().flatten().filter(|ratio| **ratio <= 1.0).count();
     format!(
-        "{no_slower} of {} are no slower than PyTorch. Milliseconds, {H200}, {}.\n\n{}",
+        "{no_slower} of {} are no slower than PyTorch. Milliseconds, {H100}, {}.\n\n{}",
         ratios.iter().flatten().count(),
-        records.days_on(H200, "peer"),
+        records.days_on(H100, "peer"),
         table(&["operator", "float32", "PyTorch", "ratio", "float16", "PyTorch", "ratio"], &rows)
     )
 }
