@@ -427,3 +427,36 @@ fn gguf_files_never_panic() {
         }
     }
 }
+
+/// Settings, tokenizers and chat templates of a language model's folder, one of them changed at a time.
+#[cfg(feature = "generate")]
+#[test]
+fn folders_of_language_models_never_panic() {
+    use onepool::generate::{Message, ModelFolder, Prompt};
+
+    bound_memory();
+    let mut r = Numbers::begin();
+    let whole = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny_llm/fixed");
+    let names = ["genai_config.json", "tokenizer.json", "tokenizer_config.json"];
+    let files = names.map(|name| std::fs::read(whole.join(name)).unwrap());
+    let read = |folder: &std::path::Path| {
+        let folder = ModelFolder::open(folder)?;
+        folder.tokens(Prompt::Chat(&[Message::new("user", "hello")]))?;
+        folder.tokens(Prompt::Text("hello"))
+    };
+    assert!(read(&whole).is_ok());
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+    names.iter().zip(&files).for_each(|(name, bytes)| write(name, bytes));
+    let mut refused = 0;
+    for round in 0..rounds().min(900) {
+        let at = round as usize % names.len();
+        write(names[at], &mutate(&files[at], &mut r));
+        if let Err(e) = read(folder.path()) {
+            assert!(!e.to_string().is_empty());
+            refused += 1;
+        }
+        write(names[at], &files[at]);
+    }
+    assert!(refused > 0);
+}

@@ -37,7 +37,8 @@ const MIN_MATRIX: usize = 16;
 /// Invocations of work-groups of the kernel for few rows; fewer where those are enough for the device.
 const LOCALS: [usize; 3] = [LEAST_LOCAL, 512, 1024];
 const LEAST_LOCAL: usize = 256;
-/// The least invocations side by side along a row.
+/// Invocations side by side along a row that read whole parts of a memory's line, and the fewest there are.
+const WHOLE_LINES: [usize; 3] = [32, 16, 8];
 const LEAST_ACROSS: usize = 4;
 
 /// Work-groups of the kernel for few rows.
@@ -57,6 +58,27 @@ pub(super) struct Wide {
     tile: [usize; 2],
     /// How much of k a step sums.
     depth: usize,
+}
+
+impl Strip {
+    /// For matrices of so many rows, columns and of such a number, as wide as leaves nearly two work-groups for each
+    /// processor. Where the narrowest ones that read whole parts of a memory's line are fewer, they are longer instead, of
+    /// at most `most` invocations.
+    fn of([rows, cols, matrices]: [usize; 3], processors: usize, most: usize) -> Strip {
+        let groups = |across: usize| cols.div_ceil(4 * across) * matrices;
+        // Two of LEAST_LOCAL a processor, less a sixteenth, for sizes that are powers of two.
+        let enough = |strip: Strip| 16 * groups(strip.across) * strip.local >= 30 * LEAST_LOCAL * processors;
+        let wide = WHOLE_LINES.map(|across| Strip { across, local: LEAST_LOCAL });
+        if let Some(wide) = wide.into_iter().find(|strip| enough(*strip)) {
+            return wide;
+        }
+        // An invocation reads four elements of a column before it waits.
+        let fits = |strip: &Strip| strip.local <= most && strip.local / strip.across * 4 <= rows;
+        let longer = |across: usize| LOCALS.map(|local| Strip { across, local }).into_iter().filter(fits);
+        let narrow = || longer(LEAST_ACROSS).last();
+        let plain = Strip { across: LEAST_ACROSS, local: LEAST_LOCAL };
+        longer(WHOLE_LINES[2]).find(|strip| enough(*strip)).or_else(narrow).unwrap_or(plain)
+    }
 }
 
 impl Source {
@@ -194,34 +216,17 @@ impl Product {
         })
     }
 
-    /// Work-groups of that kernel: as wide as leaves nearly two for each processor; where the narrowest ones that read
-    /// whole parts of a memory's line are fewer, they are longer instead.
+    /// Work-groups of that kernel.
     pub(super) fn strip(&self, columns: bool, lower: &Lowering<'_>) -> Strip {
         if columns {
             return Strip { across: LEAST_ACROSS, local: LEAST_LOCAL };
         }
-        let (processors, limits) = (lower.processors(), &lower.device().limits);
-        let groups = |across: usize| self.n.div_ceil(4 * across) * self.pairs.len();
-        // Two of LEAST_LOCAL a processor, less a sixteenth, for sizes that are powers of two.
-        let enough = |groups: usize, local: usize| 16 * groups * local >= 30 * LEAST_LOCAL * processors;
-        let wide = [32, 16, 8].into_iter().find(|across| enough(groups(*across), LEAST_LOCAL));
-        if let Some(across) = wide {
-            return Strip { across, local: LEAST_LOCAL };
-        }
+        let limits = &lower.device().limits;
         // A host's cores run the invocations of a work-group one after another.
         let is_host = lower.device().kind == DeviceKind::Cpu;
         let most = if is_host { LEAST_LOCAL } else { gemv_wide::MOST_LANES };
         let most = most.min(limits.max_group_items.min(limits.max_group_size[0]) as usize);
-        // An invocation reads four elements of a column before it waits.
-        let fits = |across: usize, local: usize| local <= most && local / across * 4 <= self.k;
-        let locals = |across: usize| LOCALS.into_iter().filter(move |local| fits(across, *local));
-        let longer = |across: usize| {
-            let local = locals(across).find(|local| enough(groups(across), *local))?;
-            Some(Strip { across, local })
-        };
-        let narrow =
-            || Strip { across: LEAST_ACROSS, local: locals(LEAST_ACROSS).last().unwrap_or(LEAST_LOCAL) };
-        longer(8).unwrap_or_else(narrow)
+        Strip::of([self.k, self.n, self.pairs.len()], lower.processors(), most)
     }
 
     /// Every form of work-groups that may be the fastest one somewhere.
@@ -244,5 +249,33 @@ impl Product {
         let spec = wide.local.map(|threads| (spec::gemm_matrix::LOCAL_SIZE_X, threads));
         let [rows, cols] = wide.tile;
         self.in_tiles(wide.kernel, spec.into_iter().collect(), [rows, cols, wide.depth], lower)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Products of one token of a model of 1.5 billion parameters, its rows and columns.
+    const SIZES: [[usize; 2]; 5] = [[2048, 3072], [2048, 2048], [2048, 8192], [8192, 2048], [2048, 128_256]];
+
+    #[test]
+    fn strips_leave_no_processor_idle() {
+        let of = |processors: usize| {
+            SIZES.map(|[rows, cols]| {
+                let Strip { across, local } = Strip::of([rows, cols, 1], processors, 1024);
+                (across, local)
+            })
+        };
+        // A Steam Deck, a Radeon 780M, an 8060S and an H100.
+        assert_eq!(of(8), [(32, 256), (32, 256), (32, 256), (32, 256), (32, 256)]);
+        assert_eq!(of(12), [(32, 256), (16, 256), (32, 256), (16, 256), (32, 256)]);
+        assert_eq!(of(40), [(8, 256), (8, 512), (16, 256), (8, 512), (32, 256)]);
+        assert_eq!(of(132), [(8, 1024), (8, 1024), (8, 256), (8, 1024), (32, 256)]);
+        // What a device or a short column has no room for.
+        let longest = |rows, most| Strip::of([rows, 64, 1], 132, most);
+        assert_eq!(longest(4096, 512), Strip { across: 4, local: 512 });
+        assert_eq!(longest(64, 1024), Strip { across: 4, local: 256 });
+        assert_eq!(longest(4096, 128), Strip { across: 4, local: 256 });
     }
 }
