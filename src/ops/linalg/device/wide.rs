@@ -75,7 +75,7 @@ impl Strip {
         // An invocation reads four elements of a column before it waits.
         let fits = |strip: &Strip| strip.local <= most && strip.local / strip.across * 4 <= rows;
         let longer = |across: usize| LOCALS.map(|local| Strip { across, local }).into_iter().filter(fits);
-        let narrow = || longer(LEAST_ACROSS).last();
+        let narrow = || longer(LEAST_ACROSS).next_back();
         let plain = Strip { across: LEAST_ACROSS, local: LEAST_LOCAL };
         longer(WHOLE_LINES[2]).find(|strip| enough(*strip)).or_else(narrow).unwrap_or(plain)
     }
