@@ -56,7 +56,12 @@ const uint COLS = 8u;     // rust: columns of a work-group of 256, where columns
 
 const uint MOST_LANES = 1024u;  // rust: the most invocations of a work-group
 
+// Of teams of columns there are 256, and room for more would leave fewer work-groups to a processor.
+#ifdef COLUMNS
+shared vec4 sums[TEAM * COLS];
+#else
 shared vec4 sums[MOST_LANES];
+#endif
 
 void store(uint batch, uint row, uint col, float sum, float other)
 {
