@@ -99,7 +99,8 @@ pub(crate) fn teams(columns: usize, units: usize) -> (usize, usize) {
     let split = match units {
         0..LONG => 1,
         _ if columns >= MANY => 1,
-        _ if units >= 2 * LONG => 4,
+        // Two columns of a team are too few to be shared by four.
+        _ if units >= 2 * LONG && !(MANY / 8..MANY / 2).contains(&columns) => 4,
         _ => 2,
     };
     let least = if split == 4 { LEAST_BY_FOUR } else { LEAST };
@@ -170,6 +171,7 @@ mod tests {
         assert_eq!(teams(3072, 64), (2, 1));
         assert_eq!(teams(2048, 256), (4, 4));
         assert_eq!(teams(896, 152), (2, 2));
+        assert_eq!(teams(1536, 280), (2, 2));
         assert_eq!(teams(1152, 28), (1, 1));
         // Few long columns, and more of them than need to be shared.
         assert_eq!(teams(3, 256), (1, 4));
