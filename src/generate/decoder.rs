@@ -72,10 +72,7 @@ impl Decoder {
         config: &Config,
         context: Option<usize>,
     ) -> Result<Self, GenerateError> {
-        let capacity = context.unwrap_or(config.max_length.min(DEFAULT_CONTEXT));
-        if !(2..=config.context).contains(&capacity) {
-            return Err(GenerateError::Context { asked: capacity, context: config.context });
-        }
+        let capacity = capacity_of(config, context)?;
         let (mut io, tensors) = DecoderIo::find(&session, config)?;
         // Where a cache with more rows than tokens makes no plan, what the last form says is the error.
         let fixed = FixedPlan::new(&session, &io, &tensors, capacity).ok().flatten();
@@ -115,10 +112,7 @@ impl Decoder {
         config: &Config,
         context: Option<usize>,
     ) -> Result<Self, GenerateError> {
-        let capacity = context.unwrap_or(config.max_length.min(DEFAULT_CONTEXT));
-        if !(2..=config.context).contains(&capacity) {
-            return Err(GenerateError::Context { asked: capacity, context: config.context });
-        }
+        let capacity = capacity_of(config, context)?;
         let (mut io, tensors) = DecoderIo::find(&session, config)?;
         let first = match first {
             Some(first) => {
@@ -535,6 +529,18 @@ impl Decoder {
             }
         }
     }
+}
+
+/// Tokens that a cache of `context` tokens has room for, of a length that the model takes.
+///
+/// # Errors
+/// [`GenerateError::Context`].
+fn capacity_of(config: &Config, context: Option<usize>) -> Result<usize, GenerateError> {
+    let capacity = context.unwrap_or(config.max_length.min(DEFAULT_CONTEXT));
+    if !(2..=config.context).contains(&capacity) {
+        return Err(GenerateError::Context { asked: capacity, context: config.context });
+    }
+    Ok(capacity)
 }
 
 /// The number of logits of a token, of the planned logits of one.

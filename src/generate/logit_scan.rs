@@ -123,7 +123,7 @@ mod tests {
             let best = |best: (u32, f32), (i, v): (u32, &f32)| if *v > best.1 { (i, *v) } else { best };
             (0u32..).zip(logits).fold((0, logits[0]), best)
         };
-        for at in [0, 5, 2047, 2048, 70_000, 151_936] {
+        for at in [0, 5, PART - 1, PART, 70_000, 151_936] {
             assert_eq!(most_likely(&logits), Some(Ok(plain(&logits))));
             logits[at] = 1e9;
             assert_eq!(most_likely(&logits[..=at]), Some(Ok(plain(&logits[..=at]))));

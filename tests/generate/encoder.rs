@@ -12,7 +12,7 @@ use onepool::generate::{
 use onepool::session::{CancelToken, Session};
 
 use super::devices::devices;
-use super::{cpu, exactly};
+use super::{cpu, exactly, tokens};
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny_seq2seq").join(name)
@@ -41,9 +41,6 @@ impl Case {
 fn expected(model: &str) -> Vec<Case> {
     let text = std::fs::read_to_string(folder("expected.json")).unwrap();
     let all: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let tokens = |v: &serde_json::Value| -> Vec<u32> {
-        v.as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect()
-    };
     let case = |v: &serde_json::Value| Case {
         prompt: v["prompt"].as_str().unwrap().to_owned(),
         features: v["features"].as_array().iter().flat_map(|all| all.iter()).map(number).collect(),

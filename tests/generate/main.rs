@@ -54,12 +54,13 @@ struct Case {
     tokens: Vec<u32>,
 }
 
+fn tokens(v: &serde_json::Value) -> Vec<u32> {
+    v.as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect()
+}
+
 fn expected(model: &str) -> Vec<Case> {
     let text = std::fs::read_to_string(folder("expected.json")).unwrap();
     let all: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let tokens = |v: &serde_json::Value| -> Vec<u32> {
-        v.as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect()
-    };
     let case = |v: &serde_json::Value| Case {
         prompt: v["prompt"].as_str().unwrap().to_owned(),
         prompt_tokens: tokens(&v["prompt_tokens"]),
