@@ -1,6 +1,8 @@
-// Attention of many queries by cooperative matrices of 16 x 16 x 16 with sums in float32. A work-group has four subgroups,
-// each with 16 queries of its own and all keys, or (few) with the same 16 queries and a quarter of each step's keys.
-// Vectors are whole groups of eight, at most HEAD elements. Dao et al., "FlashAttention", 2022, algorithm 1, has the softmax.
+// Attention of many queries by cooperative matrices of 16 x 16 x 16 with sums in float32. A subgroup has 16 queries of its own
+// and all keys, or (few) the same queries as the others and a quarter of each step's keys. Vectors are whole groups of eight,
+// at most HEAD elements. Dao et al., "FlashAttention", 2022, algorithm 1, has the softmax. Sums are scaled anew only where a
+// score is much larger than those before; else scores become weights where they are, and no row of them is known: shifts of
+// rows and their sums of weights are matrices too.
 // variant: f16_32        T=f16 HEAD=32 EXT_FLOAT16
 // variant: f16_64        T=f16 HEAD=64 EXT_FLOAT16
 // variant: f16_128       T=f16 HEAD=128 EXT_FLOAT16
@@ -19,6 +21,7 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
@@ -32,38 +35,55 @@ layout(set = 0, binding = 2, std430) readonly buffer V { uvec4 v[]; };
 #include "attention.glsl"
 layout(set = 0, binding = 5, std430) writeonly buffer Y { f16vec4 y[]; };
 
-const uint SUBS = 4u;             // rust: subgroups of a work-group
 #ifdef FEW
-const uint SPLIT = SUBS;
-const uint ROWS = 16u;            // rust FEW_ROWS: queries of a work-group of few
+const uint SUBS = 4u;             // rust FEW_SUBS: subgroups of a work-group of few
+const uint ROWS = 16u;            // rust FEW_ROWS: its queries
 const uint KEYS = 64u;
+#define SPLIT SUBS
 #else
-const uint SPLIT = 1u;
-const uint ROWS = 64u;            // rust: queries of a work-group
+#if HEAD == 128
+const uint SUBS = 8u;             // rust SUBS_128: subgroups of a work-group for the longest vectors
+#else
+const uint SUBS = 4u;             // rust: subgroups of a work-group
+#endif
+const uint ROWS = 16u * SUBS;
 const uint KEYS = 32u;
+#define SPLIT 1u
 #endif
 const uint THREADS = gl_WorkGroupSize.x;
 const uint OWN = KEYS / SPLIT;    // keys of a subgroup in one step
+#define TILES (OWN / 16u)
 #define STEPS (HEAD / 16)
 const uint WORDS = HEAD / 8u;     // of eight elements, in one vector
 const uint LINE = WORDS + 1u;     // the padding keeps lines in different banks
-const uint K_AT = ROWS * LINE;
-const uint V_AT = K_AT + KEYS * LINE;
+const uint K_AT = 0u;
+const uint V_AT = KEYS * LINE;
 const uint LOADS = (KEYS * WORDS + THREADS - 1u) / THREADS;
-// A line of a subgroup has scores of float32, then their weights in float16 and a block of factors after those.
-const uint FACTORS = OWN / 8u;
-const uint OWN_LINE = max(OWN / 4u, FACTORS + 4u) + 1u;
-// What leaves are sums of float32.
-const uint OUT_LINE = HEAD / 4u + 1u;
-const uint OWN_AT = max(V_AT + KEYS * LINE, SUBS * 16u * OUT_LINE);
+// A line of a subgroup has scores of float32, then their weights in float16 and a block of one number after those.
+const uint NUMBER = OWN / 8u;
+const uint OWN_LINE = max(OWN / 4u, NUMBER + 4u) + 1u;
+const uint OWN_AT = 2u * KEYS * LINE;
+const uint OWN_END = OWN_AT + SUBS * 16u * OWN_LINE;
+// What leaves are sums of float32, of so many columns at once.
+#define COLS (HEAD < 64 ? HEAD : 64)
+const uint OUT_LINE = COLS / 4u + 1u;
+#ifdef PLAIN_MATRICES
+const uint Q_AT = OWN_END;        // they are read where they are multiplied
+#else
+const uint Q_AT = 0u;
+#endif
 
-// Queries, keys and values, in their place at the end the sums; then the scores of every subgroup.
-shared uvec4 tile[OWN_AT + SUBS * 16u * OWN_LINE];
+// Keys and values, then the scores of every subgroup; before them the queries, and after them the sums, are in their place.
+shared uvec4 tile[max(max(OWN_END, Q_AT + ROWS * LINE), SUBS * 16u * OUT_LINE)];
 shared float swap[SUBS * 64u];
 shared float tops[SUBS * 16u];
 shared float totals[SUBS * 16u];
 #define TILE_HALVES 8u
 #include "matrix.glsl"
+
+const float LOG2_E = 1.4426950408889634;
+// Up to so many powers of two may a weight be above those of the largest score before: float16 ends at 16.
+const float SLACK = 11.0;
 
 uvec4 k_next[LOADS];
 uvec4 v_next[LOADS];
@@ -93,6 +113,19 @@ void put()
     }
 }
 
+// A matrix of which row `r` is the `value` of its invocations; `own` is the first line of the subgroup.
+SUMS rows_of(uint own, uint r, uint share, uint shares, float value)
+{
+    for (uint n = share; n < 4u; n += shares) {
+        tile[own + r * OWN_LINE + NUMBER + n] = floatBitsToUint(vec4(value));
+    }
+    wait_for_sums(false);
+    SUMS rows;
+    coopMatLoad(rows, tile, own + NUMBER, OWN_LINE, ROW_MAJOR);
+    wait_for_sums(false);
+    return rows;
+}
+
 void main()
 {
     uint group = linear_group();
@@ -100,7 +133,8 @@ void main()
         return;
     }
     uint bands = (p.q_len + ROWS - 1u) / ROWS;
-    uint row = group % bands * ROWS;
+    // Those that see most keys begin first.
+    uint row = (CAUSAL != 0u ? bands - 1u - group % bands : group % bands) * ROWS;
     begin(group / bands / p.q_heads, group / bands % p.q_heads);
     uint kv = head / p.share;
     uint q_first = (p.q_first + batch * p.q_batch + head * p.q_head) / 8u;
@@ -108,22 +142,24 @@ void main()
     uint v_first = (p.v_first + batch * p.v_batch + kv * p.v_head_step) / 8u;
     ivec2 range = seen(row, min(row + ROWS, p.q_len));
     uint end = uint(max(range.y, range.x));
+    uint first_row = SPLIT > 1u ? 0u : 16u * SUBGROUP;
+    uint first_key = SPLIT > 1u ? OWN * SUBGROUP : 0u;
+    ivec2 own_range = seen(row + first_row, min(row + first_row + 16u, p.q_len));
     fetch(uint(range.x), end, k_first, v_first);
     for (uint i = gl_LocalInvocationIndex; i < ROWS * WORDS; i += THREADS) {
         uint r = i / WORDS;
         uint w = i % WORDS;
         bool inside = row + r < p.q_len && 8u * w < p.head;
-        tile[r * LINE + w] = inside ? q[q_first + (row + r) * (p.q_row / 8u) + w] : uvec4(0u);
+        tile[Q_AT + r * LINE + w] = inside ? q[q_first + (row + r) * (p.q_row / 8u) + w] : uvec4(0u);
     }
     barrier();
-    uint first_row = SPLIT > 1u ? 0u : 16u * SUBGROUP;
-    uint first_key = SPLIT > 1u ? OWN * SUBGROUP : 0u;
     LEFT queries[STEPS];
     SUMS sums[STEPS];
     [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
-        coopMatLoad(queries[s], tile, first_row * LINE + 2u * s, LINE, ROW_MAJOR);
+        coopMatLoad(queries[s], tile, Q_AT + first_row * LINE + 2u * s, LINE, ROW_MAJOR);
         sums[s] = NO_SUMS;
     }
+    barrier();
     // Every row has as many invocations as there are subgroup's invocations for 16.
     uint r = LANE % 16u;
     uint share = LANE / 16u;
@@ -131,95 +167,110 @@ void main()
     uint i = row + first_row + r;
     uint own = OWN_AT + SUBGROUP * (16u * OWN_LINE);
     uint line = own + r * OWN_LINE;
+    float scale = p.scale * LOG2_E;
     float top = HIDDEN;
-    float total = 0.0;
+    SUMS shift = SUMS_OF(HIDDEN);
+    SUMS total_of = NO_SUMS;
     for (uint key = uint(range.x); key < end; key += KEYS) {
         put();
         barrier();
         if (key + KEYS < end) {
             fetch(key + KEYS, end, k_first, v_first);
         }
-        [[unroll]] for (uint n = 0u; n < OWN; n += 16u) {
-            SUMS scores = NO_SUMS;
+        uint from = key + first_key;
+        if (APART && (int(from) >= own_range.y || int(from + OWN) <= own_range.x)) {
+            barrier();
+            continue;
+        }
+        SUMS scores[TILES];
+        [[unroll]] for (uint n = 0u; n < TILES; ++n) {
+            scores[n] = NO_SUMS;
             [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
                 RIGHT keys;
-                coopMatLoad(keys, tile, K_AT + (first_key + n) * LINE + 2u * s, LINE, COLUMN_MAJOR);
-                scores = coopMatMulAdd(queries[s], keys, scores);
+                coopMatLoad(keys, tile, K_AT + (first_key + 16u * n) * LINE + 2u * s, LINE, COLUMN_MAJOR);
+                scores[n] = coopMatMulAdd(queries[s], keys, scores[n]);
             }
-            coopMatStore(scores, tile, own + n / 4u, OWN_LINE, ROW_MAJOR);
         }
-        wait_for_sums(false);
-        uint from = key + first_key;
-        // Whether every query of the work-group sees all keys of this step.
-        bool all = MASKED == 0u && int(key + KEYS) <= valid && p.left < 0 && p.right < 0 &&
-                   (CAUSAL == 0u || int(key + KEYS) <= offset + int(row) + 1);
-        vec4 weights[OWN / 8u];
-        float most = top;
-        [[unroll]] for (uint n = 0u; n < OWN / 8u; ++n) {
-            uint w = share + n * shares;
-            weights[n] = vec4(HIDDEN);
-            if (w < OWN / 4u) {
-                vec4 s = uintBitsToFloat(tile[line + w]) * p.scale;
-                [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                    s[e] = capped(s[e]);
-                    if (!all) {
-                        s[e] = masked(s[e], i < p.q_len ? bias(i, from + 4u * w + e) : HIDDEN);
+        // Whether every query of the subgroup sees all its keys of this step.
+        bool all = MASKED == 0u && p.softcap <= 0.0 && int(from + OWN) <= valid && p.left < 0 && p.right < 0 &&
+                   (CAUSAL == 0u || int(from + OWN) <= offset + int(row + first_row) + 1);
+        bool low = all;
+        [[unroll]] for (uint n = 0u; n < TILES; ++n) {
+            [[unroll]] for (uint e = 0u; e < scores[n].length(); ++e) {
+                low = low && AT_MOST(scores[n][e] * scale - shift[e], SLACK);
+            }
+        }
+        if (all_of_subgroup(low)) {
+            [[unroll]] for (uint n = 0u; n < TILES; ++n) {
+                [[unroll]] for (uint e = 0u; e < scores[n].length(); ++e) {
+                    scores[n][e] = exp2(scores[n][e] * scale - shift[e]);
+                }
+                store_halves(scores[n], own + 2u * n, OWN_LINE);
+            }
+        } else {
+            [[unroll]] for (uint n = 0u; n < TILES; ++n) {
+                coopMatStore(scores[n], tile, own + 4u * n, OWN_LINE, ROW_MAJOR);
+            }
+            wait_for_sums(false);
+            vec4 weights[OWN / 8u];
+            float most = top;
+            [[unroll]] for (uint n = 0u; n < OWN / 8u; ++n) {
+                uint w = share + n * shares;
+                weights[n] = vec4(HIDDEN);
+                if (w < OWN / 4u) {
+                    vec4 s = uintBitsToFloat(tile[line + w]) * p.scale;
+                    [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+                        s[e] = capped(s[e]);
+                        if (!all) {
+                            s[e] = masked(s[e], i < p.q_len ? bias(i, from + 4u * w + e) : HIDDEN);
+                        }
+                        most = max(most, s[e]);
                     }
-                    most = max(most, s[e]);
-                }
-                weights[n] = s;
-            }
-        }
-        swap[SUBGROUP * 64u + LANE] = most;
-        wait_for_sums(false);
-        for (uint n = 0u; n < shares; ++n) {
-            most = max(most, swap[SUBGROUP * 64u + 16u * n + r]);
-        }
-        float factor = is_hidden(top) ? 0.0 : exp(top - most);
-        total *= factor;
-        top = most;
-        [[unroll]] for (uint n = 0u; n < OWN / 8u; ++n) {
-            uint w = share + n * shares;
-            if (w < OWN / 4u) {
-                vec4 s = vec4(weight(weights[n].x, top), weight(weights[n].y, top), weight(weights[n].z, top), weight(weights[n].w, top));
-                total += s.x + s.y + s.z + s.w;
-                uvec2 packed = uvec2(packHalf2x16(s.xy), packHalf2x16(s.zw));
-                if (w % 2u == 0u) {
-                    tile[line + w / 2u].xy = packed;
-                } else {
-                    tile[line + w / 2u].zw = packed;
+                    weights[n] = s;
                 }
             }
-        }
-        for (uint n = share; n < 4u; n += shares) {
-            tile[line + FACTORS + n] = floatBitsToUint(vec4(factor));
+            swap[SUBGROUP * 64u + LANE] = most;
+            wait_for_sums(false);
+            for (uint n = 0u; n < shares; ++n) {
+                most = max(most, swap[SUBGROUP * 64u + 16u * n + r]);
+            }
+            float factor = is_hidden(top) ? 0.0 : exp(top - most);
+            top = most;
+            [[unroll]] for (uint n = 0u; n < OWN / 8u; ++n) {
+                uint w = share + n * shares;
+                if (w < OWN / 4u) {
+                    vec4 s = vec4(weight(weights[n].x, top), weight(weights[n].y, top), weight(weights[n].z, top), weight(weights[n].w, top));
+                    uvec2 packed = uvec2(packHalf2x16(s.xy), packHalf2x16(s.zw));
+                    if (w % 2u == 0u) {
+                        tile[line + w / 2u].xy = packed;
+                    } else {
+                        tile[line + w / 2u].zw = packed;
+                    }
+                }
+            }
+            SUMS factors = rows_of(own, r, share, shares, factor);
+            total_of = PRODUCTS(total_of, factors);
+            [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
+                sums[s] = PRODUCTS(sums[s], factors);
+            }
+            shift = rows_of(own, r, share, shares, top * LOG2_E);
         }
         wait_for_sums(false);
-        SUMS factors;
-        coopMatLoad(factors, tile, own + FACTORS, OWN_LINE, ROW_MAJOR);
-        [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
-            sums[s] = PRODUCTS(sums[s], factors);
-        }
-        [[unroll]] for (uint n = 0u; n < OWN; n += 16u) {
+        [[unroll]] for (uint n = 0u; n < TILES; ++n) {
             LEFT left;
-            coopMatLoad(left, tile, own + n / 8u, OWN_LINE, ROW_MAJOR);
+            coopMatLoad(left, tile, own + 2u * n, OWN_LINE, ROW_MAJOR);
+            total_of = ADD_ROWS(left, total_of);
             [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
                 RIGHT values;
-                coopMatLoad(values, tile, V_AT + (first_key + n) * LINE + 2u * s, LINE, ROW_MAJOR);
+                coopMatLoad(values, tile, V_AT + (first_key + 16u * n) * LINE + 2u * s, LINE, ROW_MAJOR);
                 sums[s] = coopMatMulAdd(left, values, sums[s]);
             }
         }
         barrier();
     }
-    swap[SUBGROUP * 64u + LANE] = total;
-    [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
-        coopMatStore(sums[s], tile, SUBGROUP * (16u * OUT_LINE) + 4u * s, OUT_LINE, ROW_MAJOR);
-    }
+    coopMatStore(total_of, tile, own, OWN_LINE, ROW_MAJOR);
     wait_for_sums(false);
-    total = 0.0;
-    for (uint n = 0u; n < shares; ++n) {
-        total += swap[SUBGROUP * 64u + 16u * n + r];
-    }
+    float total = uintBitsToFloat(tile[line].x);
     tops[SUBGROUP * 16u + r] = top;
     totals[SUBGROUP * 16u + r] = total;
     barrier();
@@ -236,20 +287,26 @@ void main()
     factor *= sink_into(most, total);
     barrier();
     totals[SUBGROUP * 16u + r] = is_hidden(most) || factor == 0.0 ? 0.0 : factor / total;
-    barrier();
     uint y_first = batch * p.y_batch + head * p.y_head;
-    for (uint n = gl_LocalInvocationIndex; n < ROWS * (HEAD / 4u); n += THREADS) {
-        uint r = n / (HEAD / 4u);
-        uint c = n % (HEAD / 4u);
-        vec4 sum = vec4(0.0);
-        [[unroll]] for (uint s = 0u; s < SPLIT; ++s) {
-            float factor = totals[16u * s + r];
-            if (factor != 0.0) {
-                sum += factor * uintBitsToFloat(tile[(16u * s + r) * OUT_LINE + c]);
+    [[unroll]] for (uint first = 0u; first < HEAD; first += COLS) {
+        [[unroll]] for (uint s = 0u; s < COLS / 16u; ++s) {
+            coopMatStore(sums[first / 16u + s], tile, SUBGROUP * (16u * OUT_LINE) + 4u * s, OUT_LINE, ROW_MAJOR);
+        }
+        barrier();
+        for (uint n = gl_LocalInvocationIndex; n < ROWS * (COLS / 4u); n += THREADS) {
+            uint r = n / (COLS / 4u);
+            uint c = n % (COLS / 4u);
+            vec4 sum = vec4(0.0);
+            [[unroll]] for (uint s = 0u; s < SPLIT; ++s) {
+                float factor = totals[16u * s + r];
+                if (factor != 0.0) {
+                    sum += factor * uintBitsToFloat(tile[(16u * s + r) * OUT_LINE + c]);
+                }
+            }
+            if (row + r < p.q_len && first + 4u * c < p.v_head) {
+                y[(y_first + (row + r) * p.y_row + first) / 4u + c] = f16vec4(sum);
             }
         }
-        if (row + r < p.q_len && 4u * c < p.v_head) {
-            y[(y_first + (row + r) * p.y_row) / 4u + c] = f16vec4(sum);
-        }
+        barrier();
     }
 }

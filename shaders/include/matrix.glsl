@@ -10,12 +10,24 @@
 #define RIGHT coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
 #define SUMS coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
 #define NO_SUMS coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0)
+#define SUMS_OF(value) SUMS(value)
 #define PRODUCTS(left, right) ((left) * (right))
+// Adds to every element of a row of `sums` the elements of that row of `left`.
+#define ADD_ROWS(left, sums) coopMatMulAdd(left, RIGHT(float16_t(1.0)), sums)
+// Of one element of sums; not where it is NaN.
+#define AT_MOST(element, most) ((element) <= (most))
+// Whether `yes` is true in the whole subgroup, which all of its invocations ask; of subgroup vote.
+#define all_of_subgroup(yes) subgroupAll(yes)
+// Stores sums in float16; of devices that have sums of both types.
+#define store_halves(sums, first, stride) \
+    coopMatStore(coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(sums), tile, first, stride, ROW_MAJOR)
 #define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
 #define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor
 #define LANES gl_SubgroupSize
 #define LANE gl_SubgroupInvocationID
 #define SUBGROUP gl_SubgroupID
+// Whether a subgroup may wait where others do not.
+#define APART true
 #endif
 
 // Waits until the sums of the same elements are in `tile`: those of the subgroup, or of all where `several` have a part of them.

@@ -7,11 +7,15 @@
 #define LANES 32u
 #define LANE (gl_LocalInvocationIndex % 32u)
 #define SUBGROUP (gl_LocalInvocationIndex / 32u)
+#define APART false
 #define LEFT Left
 #define RIGHT Right
 #define SUMS mat2x4
 #define NO_SUMS mat2x4(0.0)
+#define SUMS_OF(value) mat2x4(vec4(value), vec4(value))
 #define PRODUCTS(left, right) matrixCompMult(left, right)
+#define ADD_ROWS(left, sums) with_rows(left, sums)
+#define AT_MOST(element, most) all(lessThanEqual(element, vec4(most)))
 #define ROW_MAJOR 0u
 #define COLUMN_MAJOR 1u
 #define coopMatLoad(matrix, from, first, stride, order) fetch_matrix(matrix, first, stride, order)
@@ -75,6 +79,36 @@ void fetch_matrix(out mat2x4 sums, uint first, uint stride, uint order)
         uvec2 at = place_of(first, line + c);
         sums[c / 4u][c % 4u] = uintBitsToFloat(tile[at.x][at.y]);
     }
+}
+
+// Of words of eight elements.
+void store_halves(mat2x4 sums, uint first, uint stride)
+{
+    tile[first + LANE / 2u * stride + LANE % 2u] = uvec4(packHalf2x16(sums[0].xy), packHalf2x16(sums[0].zw),
+                                                         packHalf2x16(sums[1].xy), packHalf2x16(sums[1].zw));
+}
+
+mat2x4 with_rows(Left left, mat2x4 sums)
+{
+    float total = 0.0;
+    for (uint k = 0u; k < 16u; ++k) {
+        total += plain_half(left.at.x + k * left.at.y + LANE / 2u * left.at.z);
+    }
+    return sums + mat2x4(vec4(total), vec4(total));
+}
+
+// The invocations wait for one another, so all of the work-group are asked.
+shared uint agreed;
+bool all_of_subgroup(bool yes)
+{
+    barrier();
+    agreed = 1u;
+    barrier();
+    if (!yes) {
+        agreed = 0u;
+    }
+    barrier();
+    return agreed != 0u;
 }
 
 #endif

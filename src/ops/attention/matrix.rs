@@ -3,7 +3,7 @@
 use super::scaled::{Scaled, Steps};
 use crate::dtype::DType;
 use crate::kernel::KernelId;
-use crate::kernel::codes::attention_matrix::{FEW_ROWS, ROWS, SUBS};
+use crate::kernel::codes::attention_matrix::{FEW_ROWS, FEW_SUBS, SUBS, SUBS_128};
 use crate::kernel::table::variants;
 use crate::ops::Lowering;
 
@@ -11,6 +11,8 @@ use crate::ops::Lowering;
 const HEADS: [usize; 3] = [32, 64, 128];
 /// Fewer queries than this leave most of a matrix empty.
 const LEAST_QUERIES: usize = 5;
+/// Queries of a subgroup.
+const ROWS: usize = 16;
 
 /// A kernel of cooperative matrices for an attention.
 #[derive(Clone, Copy, Debug)]
@@ -34,9 +36,11 @@ impl Matrices {
             return None;
         }
         let groups = |queries: usize| s.batch * s.q_heads * s.q_len.div_ceil(queries);
-        let few = lower.few_wide(groups(ROWS));
+        let subs = if head == 128 { SUBS_128 } else { SUBS };
+        let few = lower.few_wide(groups(ROWS * subs));
         let kernel = variants::AttentionMatrix { t, head: head as u32, few, bool_mask }.id().ok()?;
-        let threads = lower.matrix_threads(kernel, SUBS)?;
-        Some(Matrices { kernel, threads, groups: groups(if few { FEW_ROWS } else { ROWS }) })
+        let (subs, rows) = if few { (FEW_SUBS, FEW_ROWS) } else { (subs, ROWS * subs) };
+        let threads = lower.matrix_threads(kernel, subs)?;
+        Some(Matrices { kernel, threads, groups: groups(rows) })
     }
 }

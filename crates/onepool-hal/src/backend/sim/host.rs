@@ -14,9 +14,6 @@ use crate::backend::HostAddress;
 use onepool_core::memory::host::HostRegion;
 use onepool_core::memory::range::{ByteRange, RangeSet};
 
-/// Compared at once before single bytes are.
-const CHUNK: usize = 256;
-
 /// Memory as the host has it, with what the device knows of it.
 #[derive(Debug)]
 pub(super) struct HostSide {
@@ -65,14 +62,7 @@ impl HostSide {
             else {
                 continue;
             };
-            for (index, (now, before)) in now.chunks(CHUNK).zip(before.chunks(CHUNK)).enumerate() {
-                if now != before {
-                    let start = piece.start + (index * CHUNK) as u64;
-                    runs(now, before).for_each(|(from, to)| {
-                        dirty.insert(ByteRange::new(start + from as u64, start + to as u64));
-                    });
-                }
-            }
+            dirty.insert_differences(piece.start, before, now);
         }
         dirty
     }
@@ -138,15 +128,4 @@ impl HostSide {
     fn clip(&self, range: ByteRange) -> Option<ByteRange> {
         range.intersect(ByteRange::up_to(self.bytes as u64))
     }
-}
-
-/// The runs of positions where two slices of one length differ.
-fn runs<'a>(a: &'a [u8], b: &'a [u8]) -> impl Iterator<Item = (usize, usize)> + 'a {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let differs = |at: &usize| a.get(*at) != b.get(*at);
-        let from = (at..a.len()).find(differs)?;
-        at = (from..a.len()).find(|at| !differs(at)).unwrap_or(a.len());
-        Some((from, at))
-    })
 }

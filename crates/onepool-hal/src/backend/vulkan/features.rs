@@ -268,7 +268,7 @@ impl Features {
         (may_ask && range[0] >= 1 && range[0] <= range[1]).then_some(range)
     }
 
-    /// Whether there are cooperative matrices of 16 x 16 x 16, of `float16` summed in `float32`, by a subgroup.
+    /// Whether there are cooperative matrices of 16 x 16 x 16, of `float16` with sums of `float32` and of `float16`, by a subgroup.
     pub(super) fn has_matrix_f16(
         &self,
         entry: &ash::Entry,
@@ -281,7 +281,9 @@ impl Features {
         let functions = ash::khr::cooperative_matrix::Instance::new(entry, instance);
         // SAFETY: the handle is of this instance, and the device has the extension, as its feature says.
         let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(physical) };
-        shapes.unwrap_or_default().iter().any(is_matrix_f16)
+        let shapes = shapes.unwrap_or_default();
+        let has = |sums| shapes.iter().any(|shape| is_matrix_f16(shape, sums));
+        has(vk::ComponentTypeKHR::FLOAT32) && has(vk::ComponentTypeKHR::FLOAT16)
     }
 
     /// The features as kernels ask for them.
@@ -346,10 +348,10 @@ impl Features {
     }
 }
 
-fn is_matrix_f16(shape: &vk::CooperativeMatrixPropertiesKHR<'_>) -> bool {
-    let (half, single) = (vk::ComponentTypeKHR::FLOAT16, vk::ComponentTypeKHR::FLOAT32);
+fn is_matrix_f16(shape: &vk::CooperativeMatrixPropertiesKHR<'_>, sums: vk::ComponentTypeKHR) -> bool {
+    let half = vk::ComponentTypeKHR::FLOAT16;
     (shape.m_size, shape.n_size, shape.k_size) == (16, 16, 16)
-        && (shape.a_type, shape.b_type, shape.c_type, shape.result_type) == (half, half, single, single)
+        && (shape.a_type, shape.b_type, shape.c_type, shape.result_type) == (half, half, sums, sums)
         && shape.scope == vk::ScopeKHR::SUBGROUP
 }
 
@@ -421,13 +423,11 @@ mod tests {
             scope: vk::ScopeKHR::SUBGROUP,
             ..Default::default()
         };
-        assert!(is_matrix_f16(&fits));
-        assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR { n_size: 8, ..fits }));
-        assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR { result_type: half, ..fits }));
-        assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR {
-            scope: vk::ScopeKHR::WORKGROUP,
-            ..fits
-        }));
+        assert!(is_matrix_f16(&fits, single) && !is_matrix_f16(&fits, half));
+        assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR { n_size: 8, ..fits }, single));
+        assert!(!is_matrix_f16(&vk::CooperativeMatrixPropertiesKHR { result_type: half, ..fits }, single));
+        let wide = vk::CooperativeMatrixPropertiesKHR { scope: vk::ScopeKHR::WORKGROUP, ..fits };
+        assert!(!is_matrix_f16(&wide, single));
     }
 
     #[test]
