@@ -52,6 +52,11 @@ const uint KEYS = 32u;
 #endif
 const uint THREADS = gl_WorkGroupSize.x;
 const uint OWN = KEYS / SPLIT;    // keys of a subgroup in one step
+#if defined(FEW) && HEAD == 128
+#define AHEAD false               // RDNA3 has no registers for what would be loaded ahead
+#else
+#define AHEAD true
+#endif
 #define TILES (OWN / 16u)
 #define STEPS (HEAD / 16)
 const uint WORDS = HEAD / 8u;     // of eight elements, in one vector
@@ -145,7 +150,9 @@ void main()
     uint first_row = SPLIT > 1u ? 0u : 16u * SUBGROUP;
     uint first_key = SPLIT > 1u ? OWN * SUBGROUP : 0u;
     ivec2 own_range = seen(row + first_row, min(row + first_row + 16u, p.q_len));
-    fetch(uint(range.x), end, k_first, v_first);
+    if (AHEAD) {
+        fetch(uint(range.x), end, k_first, v_first);
+    }
     for (uint i = gl_LocalInvocationIndex; i < ROWS * WORDS; i += THREADS) {
         uint r = i / WORDS;
         uint w = i % WORDS;
@@ -172,9 +179,12 @@ void main()
     SUMS shift = SUMS_OF(HIDDEN);
     SUMS total_of = NO_SUMS;
     for (uint key = uint(range.x); key < end; key += KEYS) {
+        if (!AHEAD) {
+            fetch(key, end, k_first, v_first);
+        }
         put();
         barrier();
-        if (key + KEYS < end) {
+        if (AHEAD && key + KEYS < end) {
             fetch(key + KEYS, end, k_first, v_first);
         }
         uint from = key + first_key;
