@@ -1,12 +1,15 @@
-//! Text from a language model, as it comes: `cargo run --features generate --example generate -- FOLDER PROMPT`.
+//! Text from a language model, as it comes, or the vector of a text:
+//! `cargo run --features generate --example generate -- FOLDER PROMPT`.
 
 use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use onepool::Session;
-use onepool::generate::{GenerateError, GenerateOptions, Generator, ModelFolder, Prompt};
+use onepool::generate::{
+    EmbedOptions, Embedder, GenerateError, GenerateOptions, Generator, ModelFolder, Prompt,
+};
 use onepool::session::SessionBuilder;
+use onepool::{Session, Tensor};
 
 /// Goes on from `prompt`, at most 40 tokens.
 fn go_on(folder: &str, prompt: &str) -> Result<String, GenerateError> {
@@ -32,11 +35,19 @@ fn translate(folder: &str, text: &str) -> Result<String, GenerateError> {
     Ok(made.text)
 }
 
+/// The vectors of `texts`: [texts, elements].
+fn vectors(folder: &str, texts: &[&str]) -> Result<Tensor, GenerateError> {
+    let embedder = Embedder::open(folder, |builder, _| Ok::<_, GenerateError>(builder.build()?))?;
+    Ok(embedder.embed(texts, &EmbedOptions::default())?.vectors)
+}
+
 fn main() -> Result<(), GenerateError> {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().unwrap_or_else(|| "models/tiny_llm/fixed".to_owned());
     let prompt = arguments.next().unwrap_or_else(|| "Hello".to_owned());
-    if ModelFolder::open(&folder)?.encoder().is_some() {
+    if Path::new(&folder).join("modules.json").exists() {
+        print!("{:?}", vectors(&folder, &[&prompt])?.to_f32s());
+    } else if ModelFolder::open(&folder)?.encoder().is_some() {
         print!("{}", translate(&folder, &prompt)?);
     } else {
         go_on(&folder, &prompt)?;

@@ -2,7 +2,8 @@
 """Makes the tiny models of this folder as Hugging Face optimum exports them, and the tokens that onnxruntime gives.
 
 The weights are random and seeded: what the models write is no language. `text` is an encoder-decoder as T5, `speech` one as
-Whisper whose decoder is in two files, and `decoder` has a decoder alone. decoder_model_merged.onnx has the decoder
+Whisper whose decoder is in two files, `decoder` has a decoder alone, and `vectors` an encoder as BERT, whose tokens'
+vectors sentence-transformers makes one of. decoder_model_merged.onnx has the decoder
 without and with past as the two branches of an If on `use_cache_branch`; the weights are outside of them. Needs numpy, onnx,
 onnxruntime and tokenizers.
 """
@@ -25,6 +26,7 @@ I64, F32, BOOL = TensorProto.INT64, TensorProto.FLOAT, TensorProto.BOOL
 TEXT = dict(seed=2, context=64, source=48, layers=2, start=0)
 SPEECH = dict(seed=34, context=48, bands=4, frames=16, layers=1, start=1)
 DECODER = dict(seed=38, context=160, layers=1)
+VECTORS = dict(seed=41, context=48)
 PROMPTS = ["Hello", "The quick brown fox jumps over the lazy dog", "\u65e5\u672c \u00fcber"]
 
 
@@ -347,13 +349,51 @@ def make_decoder(tokenizer):
     return check("decoder", cases, least)
 
 
+def make_vectors(tokenizer):
+    """An encoder with places and kinds of tokens; the vectors of whole texts, one by one, as sentence-transformers makes them."""
+    folder, c = os.path.join(HERE, "vectors"), VECTORS
+    weights = Weights(c["seed"])
+    p = Part(weights)
+    inputs = [(name, I64, ["batch_size", "sequence_length"]) for name in ("input_ids", "attention_mask", "token_type_ids")]
+    kind = p.node("Gather", [weights.normal("kinds", (2, HIDDEN), 0.5), "token_type_ids"], "kind", axis=0)
+    rows = p.node("Range", [p.int(0), p.size("input_ids", 1, "new"), p.int(1)], "rows")
+    place = p.node("Gather", [weights.normal("places", (c["context"], HIDDEN), 0.5), rows], "place", axis=0)
+    x = p.node("Add", [p.node("Add", [p.embedded(), kind], "kinds_in"), place], "placed")
+    y = p.norm("norm", x)
+    q, k, v = (p.heads_of(part, y, 1.5) for part in "qkv")
+    x = p.feed_forward("ffn", p.node("Add", [x, p.attention("self", q, k, v, p.hidden_columns("attention_mask", "shown"))], "attended"))
+    y = p.norm("final", x)
+    p.node("Identity", [y], "last", ["last_hidden_state"])
+    save(os.path.join(folder, "onnx", "model.onnx"), p.nodes, inputs,
+         [("last_hidden_state", F32, ["batch_size", "sequence_length", HIDDEN])], [w for w in weights.all.values() if w.name in p.used])
+    write(os.path.join(folder, "config.json"), dict(model_type="bert", max_position_embeddings=c["context"], pad_token_id=0))
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    write(os.path.join(folder, "modules.json"), [dict(idx=i, name=str(i), path=path, type=f"sentence_transformers.models.{name}")
+                                                 for i, (path, name) in enumerate(modules)])
+    os.makedirs(os.path.join(folder, "1_Pooling"), exist_ok=True)
+    write(os.path.join(folder, "1_Pooling", "config.json"), dict(word_embedding_dimension=HIDDEN, pooling_mode_mean_tokens=True))
+    write(os.path.join(folder, "sentence_bert_config.json"), dict(max_seq_length=40, do_lower_case=True))
+    prompts = dict(query="search: ", passage="")
+    write(os.path.join(folder, "config_sentence_transformers.json"), dict(prompts=prompts, default_prompt_name=None))
+    model, cases = session(folder, os.path.join("onnx", "model.onnx")), []
+    for text in [*PROMPTS, "a", "The quick brown fox jumps over the lazy dog. " * 4]:
+        for name in ("query", "passage"):
+            tokens = tokenizer.encode((prompts[name] + text).lower()).ids[:40]
+            ones = np.ones((1, len(tokens)), np.int64)
+            got = run(model, dict(input_ids=np.array([tokens], np.int64), attention_mask=ones, token_type_ids=0 * ones))
+            vector = got["last_hidden_state"][0].mean(0, dtype=np.float64)
+            vector /= np.linalg.norm(vector)
+            cases.append(dict(text=text, prompt=name, tokens=len(tokens), vector=[round(float(v), 6) for v in vector]))
+    return cases
+
+
 def main():
     from tokenizers import Tokenizer
     made = tiny_llm.make_tokenizer()
-    for name in ("text", "speech", "decoder"):
+    for name in ("text", "speech", "decoder", "vectors"):
         write(os.path.join(HERE, name, "tokenizer.json"), made, indent=None)
     tokenizer = Tokenizer.from_file(os.path.join(HERE, "text", "tokenizer.json"))
-    write(os.path.join(HERE, "expected.json"), dict(text=make_text(tokenizer), speech=make_speech(), decoder=make_decoder(tokenizer)), indent=None)
+    write(os.path.join(HERE, "expected.json"), dict(text=make_text(tokenizer), speech=make_speech(), decoder=make_decoder(tokenizer), vectors=make_vectors(tokenizer)), indent=None)
 
 
 if __name__ == "__main__":

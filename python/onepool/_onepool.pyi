@@ -138,6 +138,24 @@ class Stream:
     def close(self) -> None: ...
 
 @final
+class Embedder:
+    def __new__(
+        cls,
+        path: str | os.PathLike[str],
+        devices: list[str],
+        threads: int,
+        cache_dir: str | os.PathLike[str] | None,
+    ) -> Embedder: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def prompts(self) -> list[str]: ...
+    @property
+    def devices(self) -> list[str]: ...
+    def embed(
+        self, texts: list[str], prompt: str | None, dims: int | None
+    ) -> tuple[Tensor, list[int], list[int]]: ...
+
 class Generator:
     def __new__(
         cls,
@@ -155,10 +173,10 @@ class Generator:
     def remarks(self) -> list[str]: ...
     @property
     def devices(self) -> list[str]: ...
-    def tokens(self, prompt: str | list[int] | list[tuple[str, str]]) -> list[int]: ...
+    def tokens(self, prompt: str | list[int] | list[tuple[str, str]] | tuple[Any, list[int]]) -> list[int]: ...
     def start(
         self,
-        prompt: str | list[int] | list[tuple[str, str]],
+        prompt: str | list[int] | list[tuple[str, str]] | tuple[Any, list[int]],
         max_tokens: int | None,
         chosen: tuple[float | None, int | None, float | None, float | None, float | None, int],
         stop: list[str],

@@ -1,4 +1,4 @@
-"""Text from language models.
+"""Text from language models, and vectors of texts.
 
     from onepool.generate import Generator
     generator = Generator("models/llama")
@@ -7,6 +7,9 @@
 
 A model is a GGUF file, or a folder as onnxruntime-genai or the transformers library export it: an ONNX graph, its
 settings and `tokenizer.json`.
+
+    from onepool.generate import Embedder
+    vectors = Embedder("models/all-MiniLM-L6-v2").embed(["a cat", "a kitten"]).vectors
 """
 
 from __future__ import annotations
@@ -14,15 +17,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
+
+import numpy as np
 
 from onepool import _onepool
 from onepool._errors import ArrayTypeError, CancelledError
 
-__all__ = ["Generated", "Generator", "Prompt", "Stream"]
+__all__ = ["Embedded", "Embedder", "Features", "Generated", "Generator", "Prompt", "Stream"]
 
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""A text, numbers of tokens, or messages of a chat: `[{"role": "user", "content": "Hello"}]`."""
+
+class Features(NamedTuple):
+    """What an encoder reads that takes no text, as the log-mel spectrogram of a sound."""
+
+    array: Any
+    """As the encoder declares it, for one text: [1, bands, frames] of float32 for Whisper."""
+    tokens: Sequence[int] = ()
+    """What the decoder goes on from; without any it is the token that the settings name."""
+
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]] | Features
+"""A text, numbers of tokens, messages of a chat (`[{"role": "user", "content": "Hello"}]`), or features of a sound."""
 
 
 class Generated(NamedTuple):
@@ -44,9 +59,11 @@ class Generated(NamedTuple):
     tokens_per_second: float
 
 
-def _prompt(prompt: Prompt) -> str | list[int] | list[tuple[str, str]]:
+def _prompt(prompt: Prompt) -> str | list[int] | list[tuple[str, str]] | tuple[Any, list[int]]:
     if isinstance(prompt, str):
         return prompt
+    if isinstance(prompt, Features):
+        return prompt.array, list(prompt.tokens)
     if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
         raise ArrayTypeError(f"prompt: expected a text, tokens or messages, got {type(prompt).__name__}")
     messages: list[tuple[str, str]] = []
@@ -210,3 +227,61 @@ class Generator:
 
     def __repr__(self) -> str:
         return f"<onepool.generate.Generator: {self.context} tokens on {', '.join(self.devices)}>"
+
+
+class Embedded(NamedTuple):
+    """Vectors of texts."""
+
+    vectors: np.ndarray[Any, np.dtype[np.float32]]
+    """[texts, elements]."""
+    tokens: list[int]
+    """Tokens of each text, with what marks its begin and end and what was put before it."""
+    cut: list[int]
+    """Places of the texts whose end was cut, because the model takes fewer tokens."""
+
+
+class Embedder:
+    """A model of sentence-transformers: texts of a like meaning have vectors of a like direction.
+
+    The folder holds `model.onnx` or `onnx/model.onnx`, `tokenizer.json`, and the settings of sentence-transformers.
+    `device`, `threads` and `cache_dir` are as for `Generator`, and so are the errors.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        device: str | Sequence[str] = "auto",
+        threads: int = 0,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        names = [device] if isinstance(device, str) else list(device)
+        self._native = _onepool.Embedder(model, names, threads, cache_dir)
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a text; what is longer is cut."""
+        return self._native.max_tokens
+
+    @property
+    def prompts(self) -> list[str]:
+        """Names of texts that the model's settings can put before texts."""
+        return self._native.prompts
+
+    @property
+    def devices(self) -> list[str]:
+        """The names of its devices."""
+        return self._native.devices
+
+    def embed(self, texts: str | Sequence[str], *, prompt: str | None = None, dims: int | None = None) -> Embedded:
+        """The vectors of texts, which run in groups of like lengths.
+
+        `prompt` is one of `prompts`, such as "query". `dims` takes so many elements of each vector, of models whose first
+        ones are made to do alone.
+        """
+        given = [texts] if isinstance(texts, str) else list(texts)
+        vectors, tokens, cut = self._native.embed(given, prompt, dims)
+        return Embedded(np.asarray(vectors), tokens, cut)
+
+    def __repr__(self) -> str:
+        return f"<onepool.generate.Embedder: {self.max_tokens} tokens on {', '.join(self.devices)}>"

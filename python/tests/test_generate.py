@@ -11,10 +11,11 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import onepool
-from onepool.generate import Generator
+from onepool.generate import Embedder, Features, Generator
 
 MODELS = Path(__file__).parents[2] / "models"
 LLM = MODELS / "tiny_llm"
@@ -174,3 +175,36 @@ for run in (lambda: generator.generate("Hello", ignore_end=True), lambda: list(g
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["interrupted"] * 2 and time.monotonic() - began < 120
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_encoders_read_text_and_features() -> None:
+    folder = MODELS / "tiny_seq2seq"
+    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+    text = Generator(folder / "text", device="cpu")
+    case = expected["text"][1]
+    assert text.generate(case["prompt"], max_tokens=12, ignore_end=True).tokens == case["tokens"]
+    speech = Generator(folder / "speech", device="cpu")
+    for case in expected["speech"]:
+        features = np.array(case["features"], np.float32).reshape(1, 4, 16)
+        prompt = Features(features, case["prompt_tokens"])
+        assert speech.generate(prompt, max_tokens=12, ignore_end=True).tokens == case["tokens"]
+    with pytest.raises(onepool.ArgumentError, match="encoder's input"):
+        speech.generate(Features(np.zeros((1, 4, 15), np.float32)))
+    with pytest.raises(onepool.ArgumentError, match="give the prompt as such"):
+        text.generate(Features(np.zeros((1, 4, 16), np.float32)))
+
+
+def test_texts_have_vectors() -> None:
+    folder = MODELS / "tiny_seq2seq"
+    cases = [c for c in json.loads((folder / "expected.json").read_text(encoding="utf-8"))["vectors"] if c["prompt"] == "query"]
+    embedder = Embedder(folder / "vectors", device="cpu")
+    assert (embedder.prompts, embedder.max_tokens) == (["passage", "query"], 40)
+    made = embedder.embed([case["text"] for case in cases], prompt="query")
+    assert made.vectors.dtype == np.float32
+    np.testing.assert_allclose(made.vectors, [case["vector"] for case in cases], atol=2e-5)
+    assert (made.tokens, made.cut) == ([case["tokens"] for case in cases], [len(cases) - 1])
+    assert embedder.embed("Hello", dims=4).vectors.shape == (1, 4)
+    with pytest.raises(onepool.ArgumentError, match='prompt is "answer"'):
+        embedder.embed(["Hello"], prompt="answer")
+    with pytest.raises(onepool.UnsupportedError, match="has the outputs"):
+        Embedder(MODELS / "tiny_llm" / "fixed")

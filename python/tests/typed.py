@@ -12,7 +12,7 @@ from onnx import helper
 
 import onepool
 import onepool.backend
-from onepool.generate import Generated, Generator
+from onepool.generate import Embedded, Embedder, Generated, Generator
 
 
 def double() -> onnx.ModelProto:
@@ -43,6 +43,7 @@ def main() -> None:
     assert_type(frame, onepool.Frame)
     assert (frame.width, frame.height) == (6, 4)
     model = Path(__file__).parents[2] / "models/tiny_llm/fixed"
+    assert_type(Embedder(model.parents[1] / "tiny_seq2seq/vectors", device="cpu").embed("Hello"), Embedded)
     generator = Generator(model, device="cpu", context=64)
     with generator.stream([1, 78], max_tokens=3, temperature=0.5, ignore_end=True) as text:
         for piece in text:

@@ -1,4 +1,4 @@
-//! Text from language models.
+//! Text from language models, and vectors of texts.
 //!
 //! A [`ModelFolder`] has the settings, tokenizer and chat template that onnxruntime-genai or the transformers library
 //! export with a decoder's graph, or those in a GGUF file. A [`Generator`] runs the graph on a
@@ -22,6 +22,8 @@
 //! # Ok::<(), onepool::generate::GenerateError>(())
 //! ```
 //!
+//! An [`Embedder`] makes one vector of each text, of a model of sentence-transformers.
+//!
 //! Keys and values of earlier tokens lie in a cache. Graphs with GroupQueryAttention get one of a fixed length, so that
 //! all tokens share one plan. A graph that appends to its cache gets one with more rows than tokens, which its mask hides;
 //! one plan serves all lengths up to a power of two. A graph that does not heed its mask is planned anew for each token,
@@ -36,6 +38,7 @@ mod conversation;
 mod cross;
 mod cross_io;
 mod decoder;
+mod embed;
 mod encoder;
 mod encoder_config;
 mod error;
@@ -70,6 +73,7 @@ use std::time::Duration;
 use onepool_core::files::hash::Hash;
 
 pub use self::batcher::{BatchCounts, BatchOptions, Batcher, Running, TextId};
+pub use self::embed::{EmbedOptions, Embedded, Embedder, Pooling};
 pub use self::error::GenerateError;
 pub use self::generator::{Generator, TextRequest};
 #[cfg(feature = "grammar")]

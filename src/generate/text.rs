@@ -47,6 +47,21 @@ impl TextTokenizer {
         guarded(|| self.0.encode_fast(text, whole).map(|encoding| encoding.get_ids().to_vec()))
     }
 
+    /// The first `most` tokens of a whole `text`, among them those that mark its begin and end.
+    ///
+    /// # Errors
+    /// [`GenerateError::Tokenizer`].
+    pub(super) fn encode_cut(&self, text: &str, most: usize) -> Result<Vec<u32>, GenerateError> {
+        let marks = guarded(|| self.0.encode_fast("", true))?.get_ids().len();
+        guarded(|| {
+            let mut content = self.0.encode_fast(text, false)?;
+            content.truncate(most.saturating_sub(marks), 0, tokenizers::TruncationDirection::Right);
+            let mut whole = self.0.post_process(content, None, true)?.get_ids().to_vec();
+            whole.truncate(most);
+            Ok(whole)
+        })
+    }
+
     /// The text of `tokens`, without those that are marks.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod batcher_errors;
 mod conversation;
 #[path = "../support/devices.rs"]
 mod devices;
+mod embed;
 mod encoder;
 #[cfg(feature = "grammar")]
 mod grammar;

@@ -116,7 +116,10 @@ impl SessionArgs {
     }
 
     /// A session of the graph in the file `path`, which `builder` makes.
-    fn open_graph(
+    ///
+    /// # Errors
+    /// [`CliError`].
+    pub(super) fn open_graph(
         &self,
         builder: SessionBuilder,
         path: &Path,

@@ -11,6 +11,7 @@ mod bench;
 mod compile_report;
 mod demo;
 mod devices;
+mod embed;
 mod error;
 mod explain;
 mod generate;
@@ -65,6 +66,8 @@ enum Command {
     Run(Box<run::Args>),
     /// Generate text with a language model.
     Generate(Box<generate::Args>),
+    /// Make vectors of texts, whose directions tell how alike their meanings are.
+    Embed(Box<embed::Args>),
     /// Show what a model is made of.
     Inspect(inspect::Args),
     /// Check models against the outputs that ONNX test cases hold.
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::run(args, &mut out),
         Command::Run(args) => run::run(args, &mut out),
         Command::Generate(args) => generate::run(args, &mut out),
+        Command::Embed(args) => embed::run(args, &mut out),
         Command::Inspect(args) => inspect::run(args, &mut out),
         Command::Verify(args) => verify::run(args, &mut out),
         Command::Operators(args) => operators::run(args, &mut out),

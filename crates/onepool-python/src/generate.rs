@@ -1,7 +1,7 @@
 //! Text from language models: a thread generates, and the interpreter takes the pieces.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,12 +10,13 @@ use onepool::backend::ContextDesc;
 use onepool::generate::{
     Finish, GenerateError, GenerateOptions, Generated, Message, ModelFolder, Prompt, Sampling,
 };
-use onepool::session::CancelToken;
+use onepool::session::{CancelToken, Session, SessionBuilder};
 use onepool_core::error::chain;
 use onepool_core::sync::lock;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyString, PyTuple};
 
+use crate::array::Array;
 use crate::errors::{Class, raised};
 
 /// How often a wait for a piece looks for signals, such as Ctrl-C.
@@ -43,12 +44,19 @@ enum Given {
     Text(String),
     Chat(Vec<Message>),
     Tokens(Vec<u32>),
+    /// With tokens for the decoder.
+    Features(onepool::Tensor, Vec<u32>),
 }
 
 impl Given {
     fn of(prompt: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(text) = prompt.cast::<PyString>() {
             return Ok(Given::Text(text.to_cow()?.into_owned()));
+        }
+        if let Ok(pair) = prompt.cast::<PyTuple>() {
+            let (features, tokens) = pair.extract::<(Bound<'_, PyAny>, Vec<u32>)>()?;
+            let features = Array::of(&features, "features")?.copied(prompt.py(), "features")?;
+            return Ok(Given::Features(features, tokens));
         }
         if let Ok(tokens) = prompt.extract::<Vec<u32>>() {
             return Ok(Given::Tokens(tokens));
@@ -65,6 +73,7 @@ impl Given {
             Given::Text(text) => Prompt::Text(text),
             Given::Chat(messages) => Prompt::Chat(messages),
             Given::Tokens(tokens) => Prompt::Tokens(tokens),
+            Given::Features(features, tokens) => Prompt::Features { features, tokens },
         }
     }
 }
@@ -102,12 +111,8 @@ impl Generator {
             let folder = ModelFolder::open(path)?;
             let sampling = folder.sampling();
             let desc = ContextDesc { threads, cache_dir, ..ContextDesc::default() };
-            let mut builder = onepool::Session::builder().context_desc(desc).model(folder.graph());
-            for device in devices {
-                builder = builder.device(device);
-            }
-            let generator = onepool::generate::Generator::new(folder, builder.build()?, context)?;
-            Ok((generator, sampling))
+            let session = |builder, _: &Path| built(builder, &devices, &desc);
+            Ok((onepool::generate::Generator::open(folder, context, session)?, sampling))
         };
         let (generator, sampling) = py.detach(open).map_err(|e| failed(py, e))?;
         Ok(Generator {
@@ -322,7 +327,17 @@ impl Drop for Stream {
     }
 }
 
-fn failed(py: Python<'_>, error: GenerateError) -> PyErr {
+/// A session on devices by their names.
+pub(crate) fn built(
+    builder: SessionBuilder,
+    devices: &[String],
+    desc: &ContextDesc,
+) -> Result<Session, GenerateError> {
+    let builder = builder.context_desc(desc.clone());
+    Ok(devices.iter().fold(builder, |builder, device| builder.device(device.clone())).build()?)
+}
+
+pub(crate) fn failed(py: Python<'_>, error: GenerateError) -> PyErr {
     let class = match &error {
         GenerateError::Unsupported(_) => Class::Unsupported,
         error if error.is_argument() => Class::Argument,

@@ -7,6 +7,7 @@ mod array;
 mod binding;
 mod device;
 mod dlpack;
+mod embed;
 mod errors;
 mod frame;
 mod generate;
@@ -26,6 +27,7 @@ mod _onepool {
     #[pymodule_export]
     use super::device::devices;
     #[pymodule_export]
+    use super::embed::Embedder;
     use super::generate::{Generator, Stream};
     #[pymodule_export]
     use super::run::{Cancel, Verdicts};

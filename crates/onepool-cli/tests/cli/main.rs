@@ -6,6 +6,7 @@ mod bench;
 mod caches;
 #[cfg(all(target_os = "linux", feature = "vulkan"))]
 mod compiler;
+mod embed;
 mod formats;
 mod generate;
 mod onnx;
