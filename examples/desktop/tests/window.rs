@@ -100,10 +100,10 @@ fn window_and_models_share_the_queue_as_vulkan_demands() {
 #[test]
 fn a_click_on_the_switch_is_seen_on_the_screen() {
     let display = Display::open();
-    let mut running = display.start(
-        &["--filter", "sepia", "--size", "320x184", "--theme", "light"],
-        "wait 6\nprint\nwait 1000000",
-    );
+    // What is printed says that frames were shown since the pointer moved. Another mode counts its frames from 1.
+    let wait = |frames: u32| format!("wait {frames}\nprint\n");
+    let script = [6].into_iter().chain(10..20).map(wait).collect::<String>() + "wait 1000000";
+    let mut running = display.start(&["--filter", "sepia", "--size", "320x184", "--theme", "light"], &script);
     let before = running.printed();
     assert_eq!(before["mode"], "Zero copy");
     let sepia = |c: [f32; 3]| {
@@ -119,7 +119,12 @@ fn a_click_on_the_switch_is_seen_on_the_screen() {
     let earlier = display.screen();
     let (copy_before, zero_before) = (lit(&earlier, "Copy"), lit(&earlier, "Zero copy"));
     let [left, top, right, bottom] = place(&before, "Copy");
-    display.click((left + right) / 2.0, (top + bottom) / 2.0);
+    let mut steps = 0;
+    display.click((left + right) / 2.0, (top + bottom) / 2.0, || {
+        steps += 1;
+        let is_over = |printed: &Value| steps < 2 || printed["mode"] == "Copy";
+        assert!((0..9).any(|_| is_over(&running.printed())), "step {steps} of the click is seen");
+    });
     let chosen = display.until(|drawn| lit(drawn, "Copy") == zero_before);
     assert!(chosen, "Copy is chosen; it was {copy_before:?} and Zero copy {zero_before:?}");
     assert!(display.until(|drawn| bars(drawn, &before, sepia) == 8), "the copied picture is the same");

@@ -147,16 +147,19 @@ impl Display {
         false
     }
 
-    /// Presses and releases the mouse's button.
-    pub fn click(&self, x: f32, y: f32) {
-        let send = |kind, detail| {
-            self.connection.xtest_fake_input(kind, detail, 0, self.root, x as i16, y as i16, 0).unwrap();
+    /// Moves the pointer and clicks; after each of both it waits until `seen`. A frame may take seconds: a button that is held
+    /// from one to the next is held for too long, and a frame that gets a click and what comes after it takes it for none.
+    pub fn click(&self, x: f32, y: f32, mut seen: impl FnMut()) {
+        for events in [&[(MOTION_NOTIFY_EVENT, 0)][..], &[(BUTTON_PRESS_EVENT, 1), (BUTTON_RELEASE_EVENT, 1)]]
+        {
+            for (kind, detail) in events {
+                self.connection
+                    .xtest_fake_input(*kind, *detail, 0, self.root, x as i16, y as i16, 0)
+                    .unwrap();
+            }
             self.connection.flush().unwrap();
-            sleep(Duration::from_millis(200));
-        };
-        send(MOTION_NOTIFY_EVENT, 0);
-        send(BUTTON_PRESS_EVENT, 1);
-        send(BUTTON_RELEASE_EVENT, 1);
+            seen();
+        }
         // Out of the way, so that nothing is lit because the mouse is over it.
         self.connection.xtest_fake_input(MOTION_NOTIFY_EVENT, 0, 0, self.root, 700, 300, 0).unwrap();
         self.connection.flush().unwrap();
