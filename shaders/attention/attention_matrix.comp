@@ -202,9 +202,9 @@ void main()
             }
         }
         // Whether every query of the subgroup sees all its keys of this step.
-        bool all = MASKED == 0u && p.softcap <= 0.0 && int(from + OWN) <= valid && p.left < 0 && p.right < 0 &&
-                   (CAUSAL == 0u || int(from + OWN) <= offset + int(row + first_row) + 1);
-        bool low = all;
+        bool unmasked = MASKED == 0u && p.softcap <= 0.0 && int(from + OWN) <= valid && p.left < 0 && p.right < 0 &&
+                        (CAUSAL == 0u || int(from + OWN) <= offset + int(row + first_row) + 1);
+        bool low = unmasked;
         [[unroll]] for (uint n = 0u; n < TILES; ++n) {
             [[unroll]] for (uint e = 0u; e < scores[n].length(); ++e) {
                 low = low && AT_MOST(scores[n][e] * scale - shift[e], SLACK);
@@ -231,7 +231,7 @@ void main()
                     vec4 s = uintBitsToFloat(tile[line + w]) * p.scale;
                     [[unroll]] for (uint e = 0u; e < 4u; ++e) {
                         s[e] = capped(s[e]);
-                        if (!all) {
+                        if (!unmasked) {
                             s[e] = masked(s[e], i < p.q_len ? bias(i, from + 4u * w + e) : HIDDEN);
                         }
                         most = max(most, s[e]);

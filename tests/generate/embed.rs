@@ -70,7 +70,7 @@ fn texts_of_all_lengths_have_the_vectors_of_each_alone() {
             assert_eq!(made.cut, (0..37).filter(|at| at % own.len() == own.len() - 1).collect::<Vec<_>>());
         }
         let plans = embedder.session().plans_made();
-        assert!(plans <= 10, "{name}: {plans} plans");
+        assert!(plans <= 12, "{name}: {plans} plans of 3 lengths");
         let again = embedder.embed(&["Hello"; 8], &with("query")).unwrap();
         assert_eq!((again.tokens.len(), embedder.session().plans_made()), (8, plans), "{name}");
     }
