@@ -453,7 +453,7 @@ onepool_status onepool_run_free(onepool_run *run);
 typedef struct onepool_generator onepool_generator;
 
 /* Opens a language model on devices: a GGUF file, or a folder with an ONNX graph, its settings (genai_config.json, or
- * config.json) and tokenizer.json. `options` may be null, and have no frames. `context` is how many tokens a prompt and its
+ * config.json) and tokenizer.json; a model that reads its prompt with an encoder has encoder_model.onnx too. `options` may be null, and have no frames. `context` is how many tokens a prompt and its
  * text may have together; 0: as many as the settings say, at most 4096. Takes seconds.
  * Errors: MODEL, NO_DEVICE, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
 onepool_status onepool_generator_open(const char *path, const onepool_session_options *options, size_t context,
@@ -473,7 +473,7 @@ typedef struct onepool_message {
 } onepool_message;
 #define ONEPOOL_MESSAGE_INIT { sizeof(onepool_message), NULL, NULL }
 
-/* A prompt, of which there is one of three, and how a text is made. Settings that are null are the model's. */
+/* A prompt, of which there is one of four, and how a text is made. Settings that are null are the model's. */
 typedef struct onepool_generate_options {
     size_t struct_size;
     const char *text;                /* the prompt as it is, or null */
@@ -493,9 +493,12 @@ typedef struct onepool_generate_options {
     uint32_t ignore_end;             /* 1: it goes on after a token that ends texts */
     uint32_t reserved;               /* 0 */
     onepool_cancel *cancel;          /* ends it early; or null */
+    const float *features;           /* for an encoder of sounds, compact; `tokens` are for the decoder then, or none */
+    const size_t *features_shape;    /* their sizes as the encoder declares them, for one text */
+    size_t features_rank;
 } onepool_generate_options;
 #define ONEPOOL_GENERATE_OPTIONS_INIT \
-    { sizeof(onepool_generate_options), NULL, NULL, 0, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, 0, 0, NULL }
+    { sizeof(onepool_generate_options), NULL, NULL, 0, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, 0, 0, NULL, NULL, NULL, 0 }
 
 /* Why a text ended: by a token that ends texts, a string of `stop`, `max_tokens`, a full cache, a token of cancellation or
  * the callback. */
@@ -535,6 +538,35 @@ onepool_status onepool_generate(onepool_generator *generator, const onepool_gene
 /* The tokens of a prompt: how many there are, and as many of them as there is `room` for. Errors: BUSY, MODEL. */
 onepool_status onepool_generator_tokens(onepool_generator *generator, const onepool_generate_options *options,
                                         uint32_t *tokens, size_t room, size_t *count);
+
+/* ---- Vectors of texts ----------------------------------------------------------------------------------------------- */
+
+typedef struct onepool_embedder onepool_embedder;
+
+/* Opens a model that makes one vector of a text, on devices: a folder of sentence-transformers with model.onnx or
+ * onnx/model.onnx, tokenizer.json and its settings. `options` may be null, and have no frames. Takes seconds.
+ * Errors: MODEL, NO_DEVICE, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
+onepool_status onepool_embedder_open(const char *path, const onepool_session_options *options,
+                                     onepool_embedder **embedder);
+
+/* Frees an embedder. A call that is on its way goes on to its end. */
+onepool_status onepool_embedder_free(onepool_embedder *embedder);
+
+/* How vectors are made. */
+typedef struct onepool_embed_options {
+    size_t struct_size;
+    const char *prompt;     /* the name of a text that the model's settings put before texts, as "query"; or null */
+    size_t dims;            /* so many elements of each vector; 0: all */
+    onepool_cancel *cancel; /* ends it early, with CANCELLED; or null */
+} onepool_embed_options;
+#define ONEPOOL_EMBED_OPTIONS_INIT { sizeof(onepool_embed_options), NULL, 0, NULL }
+
+/* Makes the vectors of `text_count` texts, one after another in `vectors`, as many numbers as there is `room` for. `dims` gets
+ * the elements of one vector; with no `room` nothing else is told. A text that is longer than the model takes is cut.
+ * `options` may be null. Several threads may call it at once.
+ * Errors: MODEL, CANCELLED, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
+onepool_status onepool_embed(onepool_embedder *embedder, const char *const *texts, size_t text_count,
+                             const onepool_embed_options *options, float *vectors, size_t room, size_t *dims);
 
 /* ---- DLPack --------------------------------------------------------------------------------------------------------- */
 

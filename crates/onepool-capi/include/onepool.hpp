@@ -636,6 +636,42 @@ class Generator {
     detail::Owner<onepool_generator, onepool_generator_free> handle_;
 };
 
+/// A model that makes one vector of a text. Several threads may use it at once.
+class Embedder {
+  public:
+    explicit Embedder(const std::string &path, const Options &options = {}) {
+        const detail::RawOptions raw(options);
+        onepool_embedder *handle = nullptr;
+        check(onepool_embedder_open(path.c_str(), &raw.options, &handle));
+        handle_.reset(handle);
+        const char *nothing = "";
+        check(onepool_embed(handle, &nothing, 1, nullptr, nullptr, 0, &dims_));
+    }
+    /// Elements of a vector.
+    std::size_t dims() const noexcept { return dims_; }
+    /// The vectors of texts, one after another, each of `dims` elements; 0 is all. `prompt` is a name of the model's settings,
+    /// as "query".
+    std::vector<float> embed(const std::vector<std::string> &texts, const std::string &prompt = {},
+                             std::size_t dims = 0) const {
+        std::vector<const char *> raw;
+        for (const std::string &text : texts) {
+            raw.push_back(text.c_str());
+        }
+        onepool_embed_options options = ONEPOOL_EMBED_OPTIONS_INIT;
+        options.prompt = prompt.empty() ? nullptr : prompt.c_str();
+        options.dims = dims;
+        std::size_t made = dims > 0 && dims < dims_ ? dims : dims_;
+        std::vector<float> vectors(texts.size() * made);
+        check(onepool_embed(handle_.get(), raw.data(), raw.size(), &options, vectors.data(), vectors.size(), &made));
+        return vectors;
+    }
+    onepool_embedder *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::Owner<onepool_embedder, onepool_embedder_free> handle_;
+    std::size_t dims_ = 0;
+};
+
 } // namespace onepool
 
 #endif // ONEPOOL_HPP

@@ -2,18 +2,20 @@
 
 use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
+use onepool::Tensor;
 use onepool::generate::{
     Finish, GenerateError, GenerateOptions, Generated, Generator, Message, ModelFolder, Prompt, Sampling,
 };
-
+use onepool::session::{Session, SessionBuilder};
 use onepool_core::error::chain;
 
 use crate::arg::{In, Out, Structure, Text, flag, unknown};
 use crate::cancel::token;
 use crate::handle::{Handle, Object, free, publish};
-use crate::session::options;
+use crate::session::with_options;
 use crate::status::{Failure, Status, guard};
 use crate::types::SessionOptions;
 
@@ -22,6 +24,10 @@ const MOST: usize = 1 << 16;
 
 /// The most tokens of a prompt.
 const MOST_TOKENS: usize = 1 << 27;
+
+/// The most elements of features, and the most sizes that they have.
+const MOST_FEATURES: usize = 1 << 28;
+const MOST_SIZES: usize = 8;
 
 /// Why a text ended, its numbers and names in the header.
 pub const FINISHES: [(u32, &str); 6] = [
@@ -91,6 +97,12 @@ pub struct TextOptions {
     pub reserved: u32,
     /// What ends it early.
     pub cancel: Handle,
+    /// The prompt as features, with `tokens` for the decoder.
+    pub features: In<f32>,
+    /// Their sizes.
+    pub features_shape: In<usize>,
+    /// How many sizes.
+    pub features_rank: usize,
 }
 
 // SAFETY: as above.
@@ -146,12 +158,19 @@ impl GeneratorObject {
     }
 }
 
-fn failed(error: GenerateError) -> Failure {
-    let status = if error.is_argument() { Status::InvalidArgument } else { Status::Model };
-    match error {
-        GenerateError::Session(error) => error.into(),
-        error => Failure::new(status, chain(&error)),
+impl From<GenerateError> for Failure {
+    fn from(error: GenerateError) -> Self {
+        let status = if error.is_argument() { Status::InvalidArgument } else { Status::Model };
+        match error {
+            GenerateError::Session(error) => error.into(),
+            error => Failure::new(status, chain(&error)),
+        }
     }
+}
+
+/// A session with the caller's options.
+pub(crate) fn built(builder: SessionBuilder, opts: In<SessionOptions>) -> Result<Session, Failure> {
+    Ok(with_options(builder, opts)?.build()?)
 }
 
 /// `onepool_generator_open` of the header.
@@ -168,10 +187,8 @@ pub unsafe extern "C" fn onepool_generator_open(
     guard(|| {
         let place = generator.place("generator")?;
         let path = path.required("path")?;
-        let builder = options(opts)?;
-        let folder = ModelFolder::open(path).map_err(failed)?;
-        let session = builder.model(folder.graph()).build()?;
-        let generator = Generator::new(folder, session, (context > 0).then_some(context)).map_err(failed)?;
+        let session = |builder, _: &Path| built(builder, opts);
+        let generator = Generator::open(ModelFolder::open(path)?, (context > 0).then_some(context), session)?;
         let context = generator.context();
         publish(GeneratorObject { generator: Mutex::new(generator), context }, place);
         Ok(())
@@ -202,6 +219,8 @@ enum Given {
     Text(String),
     Chat(Vec<Message>),
     Tokens(Vec<u32>),
+    /// With tokens for the decoder.
+    Features(Tensor, Vec<u32>),
 }
 
 impl Given {
@@ -209,9 +228,14 @@ impl Given {
         let text = options.text.optional("options.text")?;
         let messages = options.messages.list(options.message_count, MOST, "options.messages")?;
         let tokens = options.tokens.values(options.token_count, MOST_TOKENS, "options.tokens")?;
+        let features = features(options)?;
         let given = usize::from(text.is_some()) + usize::from(!messages.is_empty());
-        if given + usize::from(!tokens.is_empty()) != 1 {
-            return Err(Failure::argument("options", "has not one prompt: `text`, `messages` or `tokens`"));
+        if given + usize::from(features.is_some() || !tokens.is_empty()) != 1 {
+            let problem = "has not one prompt: `text`, `messages`, `tokens` or `features`";
+            return Err(Failure::argument("options", problem));
+        }
+        if let Some(features) = features {
+            return Ok(Given::Features(features, tokens));
         }
         if let Some(text) = text {
             return Ok(Given::Text(text));
@@ -234,8 +258,21 @@ impl Given {
             Given::Text(text) => Prompt::Text(text),
             Given::Chat(messages) => Prompt::Chat(messages),
             Given::Tokens(tokens) => Prompt::Tokens(tokens),
+            Given::Features(features, tokens) => Prompt::Features { features, tokens },
         }
     }
+}
+
+/// The features that are given.
+fn features(options: &TextOptions) -> Result<Option<Tensor>, Failure> {
+    if options.features.is_null() && options.features_rank == 0 {
+        return Ok(None);
+    }
+    let sizes = options.features_shape.values(options.features_rank, MOST_SIZES, "options.features_shape")?;
+    let count = sizes.iter().try_fold(1_usize, |all, size| all.checked_mul(*size)).unwrap_or(usize::MAX);
+    let values = options.features.values(count, MOST_FEATURES, "options.features")?;
+    let wrong = |e: onepool::Error| Failure::argument("options.features_shape", chain(&e));
+    Tensor::new(sizes, &values).map(Some).map_err(|e| wrong(e.into()))
 }
 
 /// Sampling by the settings that are given, else the model's.
@@ -275,7 +312,7 @@ pub unsafe extern "C" fn onepool_generator_tokens(
         }
         let object = generator.get::<GeneratorObject>("generator")?;
         let given = Given::of(&opts.required("options")?)?;
-        let made = object.turn()?.folder().tokens(given.prompt()).map_err(failed)?;
+        let made = object.turn()?.folder().tokens(given.prompt())?;
         for (i, token) in made.iter().take(room).enumerate() {
             // SAFETY: the caller promised room for so many tokens.
             unsafe { tokens.add(i).write_unaligned(*token) };
@@ -325,7 +362,7 @@ pub unsafe extern "C" fn onepool_generate(
                 _ => ControlFlow::Break(()),
             }
         });
-        let made = made.map_err(failed)?;
+        let made = made?;
         if let Some((place, size)) = place {
             place.set(GeneratedC::new(&made, size));
         }

@@ -13,6 +13,7 @@ pub mod binding;
 mod caller;
 pub mod cancel;
 pub mod dlpack;
+pub mod embed;
 pub mod frame;
 pub mod generate;
 pub mod handle;

@@ -58,8 +58,14 @@ impl SessionObject {
     }
 }
 
-pub(crate) fn options(options: In<SessionOptions>) -> Result<SessionBuilder, Failure> {
-    let mut builder = Session::builder();
+pub(crate) fn options(given: In<SessionOptions>) -> Result<SessionBuilder, Failure> {
+    with_options(Session::builder(), given)
+}
+
+pub(crate) fn with_options(
+    mut builder: SessionBuilder,
+    options: In<SessionOptions>,
+) -> Result<SessionBuilder, Failure> {
     let Some(options) = options.optional("options")? else { return Ok(builder) };
     let devices = options.devices.values(options.device_count, MOST_DEVICES, "options.devices")?;
     for (i, device) in devices.iter().enumerate() {

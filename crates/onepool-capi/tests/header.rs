@@ -10,6 +10,7 @@ use std::fs;
 use std::mem::offset_of;
 
 use onepool::dlpack::{DlTensor, ManagedTensor};
+use onepool_capi::embed::VectorOptions;
 use onepool_capi::frame::{CHANNELS, FILTERS, FORMATS, Frame, LAYOUTS, MATRICES, RANGES};
 use onepool_capi::generate::{ChatMessage, FINISHES, GeneratedC, TextOptions};
 use onepool_capi::run::FOREVER;
@@ -171,8 +172,12 @@ fn structures_and_numbers_are_those_of_rust() {
         stop_count,
         ignore_end,
         reserved,
-        cancel
+        cancel,
+        features,
+        features_shape,
+        features_rank
     );
+    structure!(VectorOptions, "onepool_embed_options", struct_size, prompt, dims, cancel);
     structure!(
         GeneratedC,
         "onepool_generated",

@@ -248,7 +248,8 @@ impl Embedder {
     /// The tokens of a text, and whether its end is cut.
     fn tokens(&self, text: &str) -> Result<(Vec<u32>, bool), GenerateError> {
         let lower = self.settings.lower_case.then(|| text.to_lowercase());
-        let text = lower.as_deref().unwrap_or(text);
+        // As sentence-transformers does.
+        let text = lower.as_deref().unwrap_or(text).trim();
         let tokens = self.tokenizer.encode(text, true)?;
         if tokens.is_empty() {
             return Ok((vec![self.settings.filler], false));

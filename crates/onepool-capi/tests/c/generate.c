@@ -128,6 +128,104 @@ static void texts(onepool_generator *generator) {
     EXPECT(BAD, onepool_generate(generator, &options, tell, &chat, &made), "messages[1].role");
 }
 
+/* A model of models/tiny_seq2seq, beside the folder of `model`. */
+static const char *beside(const char *model, const char *name) {
+    static char path[4096];
+    CHECK(snprintf(path, sizeof(path), "%s/../../tiny_seq2seq/%s", model, name) < (int)sizeof(path));
+    return path;
+}
+
+static void encoders(const char *model, const char *device) {
+    onepool_generator *text = open_generator(beside(model, "text"), device);
+    onepool_generate_options options = hello();
+    told first = {0}, second = {0};
+    onepool_generated made = ONEPOOL_GENERATED_INIT;
+    OK(onepool_generate(text, &options, tell, &first, &made));
+    CHECK(made.tokens == 20 && made.prompt_tokens == 6);
+
+    onepool_generator *speech = open_generator(beside(model, "speech"), device);
+    float features[4 * 16];
+    for (size_t i = 0; i < 4 * 16; i++) {
+        features[i] = (float)(i % 7) - 3.0f;
+    }
+    const size_t shape[3] = {1, 4, 16}, wrong[3] = {1, 16, 4};
+    options.text = NULL;
+    options.features = features;
+    options.features_shape = shape;
+    options.features_rank = 3;
+    OK(onepool_generate(speech, &options, tell, &second, &made));
+    CHECK(made.tokens == 20);
+    options.tokens = PROMPT;
+    options.token_count = 6;
+    OK(onepool_generate(speech, &options, tell, &second, &made));
+    CHECK(made.tokens == 20 && made.prompt_tokens == 6);
+    EXPECT(BAD, onepool_generate(text, &options, tell, &second, &made), "give the prompt as such");
+    options.features_shape = wrong;
+    EXPECT(BAD, onepool_generate(speech, &options, tell, &second, &made), "[1, 16, 4]");
+    options.features_shape = NULL;
+    EXPECT(BAD, onepool_generate(speech, &options, tell, &second, &made), "features_shape");
+    options.features_shape = shape;
+    options.features = NULL;
+    EXPECT(BAD, onepool_generate(speech, &options, tell, &second, &made), "`options.features`");
+    options.features = features;
+    options.text = "Hello";
+    EXPECT(BAD, onepool_generate(speech, &options, tell, &second, &made), "one prompt");
+    options.text = NULL;
+    options.features_rank = 9;
+    EXPECT(BAD, onepool_generate(speech, &options, tell, &second, &made), "at most 8");
+    OK(onepool_generator_free(text));
+    OK(onepool_generator_free(speech));
+}
+
+static void vectors(const char *model, const char *device) {
+    onepool_session_options options = ONEPOOL_SESSION_OPTIONS_INIT;
+    options.devices = &device;
+    options.device_count = 1;
+    onepool_embedder *embedder = NULL;
+    OK(onepool_embedder_open(beside(model, "vectors"), &options, &embedder));
+    const char *texts[3] = {"Hello", "The quick brown fox", "hello"};
+    float made[3 * 16] = {0}, few[4] = {0};
+    size_t dims = 0;
+    OK(onepool_embed(embedder, texts, 3, NULL, NULL, 0, &dims));
+    CHECK(dims == 16);
+    OK(onepool_embed(embedder, texts, 3, NULL, made, 3 * 16, &dims));
+    double length = 0, between = 0, other = 0;
+    for (size_t i = 0; i < 16; i++) {
+        length += (double)made[i] * made[i];
+        between += (double)made[i] * made[32 + i];
+        other += (double)made[i] * made[16 + i];
+    }
+    /* The model has no upper case. */
+    CHECK(length > 0.9999 && length < 1.0001 && between > 0.9999 && other < 0.999);
+    onepool_embed_options given = ONEPOOL_EMBED_OPTIONS_INIT;
+    given.prompt = "query";
+    given.dims = 3;
+    few[3] = 7.0f;
+    OK(onepool_embed(embedder, texts, 1, &given, few, 3, &dims));
+    CHECK(dims == 3 && few[3] == 7.0f && few[0] != 0.0f);
+    given.prompt = "answer";
+    EXPECT(BAD, onepool_embed(embedder, texts, 1, &given, few, 3, &dims), "answer");
+    given.prompt = NULL;
+    given.dims = 17;
+    EXPECT(BAD, onepool_embed(embedder, texts, 1, &given, few, 3, &dims), "dims is 17");
+    given.struct_size = 0;
+    EXPECT(BAD, onepool_embed(embedder, texts, 1, &given, few, 3, &dims), "struct_size");
+    EXPECT(BAD, onepool_embed(embedder, NULL, 1, NULL, few, 3, &dims), "`texts`");
+    EXPECT(BAD, onepool_embed(embedder, texts, 1, NULL, NULL, 3, &dims), "`vectors`");
+    EXPECT(BAD, onepool_embed(embedder, texts, 1, NULL, few, 3, NULL), "`dims`");
+    texts[1] = NULL;
+    EXPECT(BAD, onepool_embed(embedder, texts, 2, NULL, few, 3, &dims), "texts[1]");
+    onepool_embedder *none = NULL;
+    EXPECT(ONEPOOL_ERROR_MODEL, onepool_embedder_open("/nowhere", NULL, &none), "nowhere");
+    EXPECT(ONEPOOL_ERROR_MODEL, onepool_embedder_open(model, &options, &none), "has the outputs");
+    EXPECT(BAD, onepool_embedder_open(NULL, NULL, &none), "`path`");
+    EXPECT(BAD, onepool_embedder_open(model, NULL, NULL), "`embedder`");
+    CHECK(none == NULL);
+    EXPECT(NO_HANDLE, onepool_embed((onepool_embedder *)&dims, texts, 1, NULL, few, 3, &dims), "is no handle");
+    OK(onepool_embedder_free(embedder));
+    EXPECT(NO_HANDLE, onepool_embedder_free(embedder), "embedder");
+}
+
 static void refused(onepool_generator *generator, const char *model) {
     onepool_generator *other = NULL;
     size_t count = 0;
@@ -180,6 +278,8 @@ int main(int argc, char **argv) {
     texts(generator);
     refused(generator, argv[1]);
     OK(onepool_generator_free(generator));
+    encoders(argv[1], argv[2]);
+    vectors(argv[1], argv[2]);
     nothing_left();
     puts("all of generate passed");
     return 0;

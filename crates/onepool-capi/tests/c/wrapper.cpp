@@ -175,6 +175,16 @@ void test(const std::string &model, const std::string &device) {
         thrown = std::string(error.what()) == "mine";
     }
     CHECK(thrown);
+
+    // Vectors of texts.
+    onepool::Embedder first(folder + "/../../tiny_seq2seq/vectors", plain);
+    const onepool::Embedder embedder = std::move(first);
+    CHECK(embedder.dims() == 16);
+    const auto vectors = embedder.embed({"Hello", "a fox", "hello"}, "query");
+    CHECK(vectors.size() == 48 && vectors[0] != vectors[16]);
+    CHECK(embedder.embed({"Hello"}, {}, 4).size() == 4);
+    CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] { embedder.embed({"Hello"}, "answer"); }));
+    CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] { embedder.embed({"Hello"}, {}, 17); }));
 }
 
 } // namespace
