@@ -28,6 +28,7 @@ mod _onepool {
     use super::device::devices;
     #[pymodule_export]
     use super::embed::Embedder;
+    #[pymodule_export]
     use super::generate::{Generator, Stream};
     #[pymodule_export]
     use super::run::{Cancel, Verdicts};
