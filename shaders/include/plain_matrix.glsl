@@ -81,11 +81,15 @@ void fetch_matrix(out mat2x4 sums, uint first, uint stride, uint order)
     }
 }
 
-// Of words of eight elements.
+// Half a row of every invocation, two elements at a time.
 void store_halves(mat2x4 sums, uint first, uint stride)
 {
-    tile[first + LANE / 2u * stride + LANE % 2u] = uvec4(packHalf2x16(sums[0].xy), packHalf2x16(sums[0].zw),
-                                                         packHalf2x16(sums[1].xy), packHalf2x16(sums[1].zw));
+    const uint PAIRS = TILE_HALVES / 2u;
+    uint line = (first + LANE / 2u * stride) * PAIRS + LANE % 2u * 4u;
+    for (uint c = 0u; c < 4u; ++c) {
+        tile[(line + c) / PAIRS][(line + c) % PAIRS] =
+            packHalf2x16(vec2(sums[c / 2u][c % 2u * 2u], sums[c / 2u][c % 2u * 2u + 1u]));
+    }
 }
 
 mat2x4 with_rows(Left left, mat2x4 sums)
