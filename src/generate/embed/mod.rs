@@ -118,6 +118,17 @@ impl Embedder {
         let unsupported =
             |what: String| GenerateError::Unsupported(format!("{} {what}", settings.graph.display()));
         let names = |all: &[IoInfo]| all.iter().map(|io| io.name.clone()).collect::<Vec<_>>();
+        let has = |name: &str| outputs.iter().any(|io| io.name == name);
+        let output = match TOKENS.into_iter().find(|name| has(name)) {
+            _ if has(WHOLE) => Output::Whole,
+            Some(name) => Output::Tokens(name),
+            None => {
+                let known = names(&outputs);
+                return Err(unsupported(format!(
+                    "has the outputs {known:?}: a vector for each token is {TOKENS:?}, one for each text {WHOLE:?}"
+                )));
+            }
+        };
         let Some(ids) = IntInput::find(&inputs, "input_ids")? else {
             return Err(unsupported(format!("has no input \"input_ids\", but {:?}", names(&inputs))));
         };
@@ -132,19 +143,9 @@ impl Embedder {
         let is_known =
             |io: &&IoInfo| io.name != ids.name && !others.iter().any(|(_, input)| input.name == io.name);
         if let Some(input) = inputs.iter().find(is_known) {
-            return Err(GenerateError::UnknownInput { name: input.name.clone() });
+            let what = "an encoder of text takes input_ids, attention_mask, token_type_ids and position_ids";
+            return Err(unsupported(format!("has the input {:?}: {what}", input.name)));
         }
-        let has = |name: &str| outputs.iter().any(|io| io.name == name);
-        let output = match TOKENS.into_iter().find(|name| has(name)) {
-            _ if has(WHOLE) => Output::Whole,
-            Some(name) => Output::Tokens(name),
-            None => {
-                let known = names(&outputs);
-                return Err(unsupported(format!(
-                    "has the outputs {known:?}: a vector for each token is {TOKENS:?}, one for each text {WHOLE:?}"
-                )));
-            }
-        };
         let declared = inputs.iter().find(|io| io.name == ids.name).and_then(|io| io.shape.clone());
         let known = |axis: usize| match declared.as_ref().and_then(|shape| shape.0.get(axis)) {
             Some(Dim::Known(size)) => Some((*size).max(1)),
