@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
@@ -27,7 +28,8 @@ from onepool._errors import ArrayTypeError, CancelledError
 __all__ = ["Embedded", "Embedder", "Features", "Generated", "Generator", "Prompt", "Stream"]
 
 
-class Features(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Features:
     """What an encoder reads that takes no text, as the log-mel spectrogram of a sound."""
 
     array: Any
