@@ -6,7 +6,7 @@ use onepool::generate::{EmbedOptions, Embedder};
 
 use crate::arg::{In, Out, Structure, Text};
 use crate::cancel::token;
-use crate::generate::built;
+use crate::generate::{OpenError, built, failed};
 use crate::handle::{Handle, Object, free, publish};
 use crate::status::{Failure, Status, guard};
 use crate::types::SessionOptions;
@@ -52,7 +52,8 @@ pub unsafe extern "C" fn onepool_embedder_open(
     guard(|| {
         let place = embedder.place("embedder")?;
         let path = path.required("path")?;
-        let made = Embedder::open(path, |builder, _: &Path| built(builder, opts))?;
+        let made =
+            Embedder::open(path, |builder, _: &Path| built(builder, opts)).map_err(OpenError::failure)?;
         publish(EmbedderObject(made), place);
         Ok(())
     })
@@ -93,7 +94,10 @@ pub unsafe extern "C" fn onepool_embed(
             options.dims = (given.dims > 0).then_some(given.dims);
             options.cancel = token(given.cancel, "options.cancel")?;
         }
-        let made = object.0.embed(&texts.iter().map(String::as_str).collect::<Vec<_>>(), &options)?;
+        let made = object
+            .0
+            .embed(&texts.iter().map(String::as_str).collect::<Vec<_>>(), &options)
+            .map_err(failed)?;
         let values = made.vectors.to_f32s().map_err(|e| Failure::new(Status::Model, e.to_string()))?;
         for (i, value) in values.iter().take(room).enumerate() {
             // SAFETY: the caller promised room for so many numbers.

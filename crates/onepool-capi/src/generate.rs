@@ -158,19 +158,40 @@ impl GeneratorObject {
     }
 }
 
-impl From<GenerateError> for Failure {
+pub(crate) fn failed(error: GenerateError) -> Failure {
+    let status = if error.is_argument() { Status::InvalidArgument } else { Status::Model };
+    match error {
+        GenerateError::Session(error) => error.into(),
+        error => Failure::new(status, chain(&error)),
+    }
+}
+
+/// Why a model cannot be opened.
+#[derive(Debug)]
+pub(crate) enum OpenError {
+    Model(GenerateError),
+    Options(Failure),
+}
+
+impl From<GenerateError> for OpenError {
     fn from(error: GenerateError) -> Self {
-        let status = if error.is_argument() { Status::InvalidArgument } else { Status::Model };
-        match error {
-            GenerateError::Session(error) => error.into(),
-            error => Failure::new(status, chain(&error)),
+        OpenError::Model(error)
+    }
+}
+
+impl OpenError {
+    pub(crate) fn failure(self) -> Failure {
+        match self {
+            OpenError::Model(error) => failed(error),
+            OpenError::Options(failure) => failure,
         }
     }
 }
 
 /// A session with the caller's options.
-pub(crate) fn built(builder: SessionBuilder, opts: In<SessionOptions>) -> Result<Session, Failure> {
-    Ok(with_options(builder, opts)?.build()?)
+pub(crate) fn built(builder: SessionBuilder, opts: In<SessionOptions>) -> Result<Session, OpenError> {
+    let builder = with_options(builder, opts).map_err(OpenError::Options)?;
+    builder.build().map_err(|error| OpenError::Options(error.into()))
 }
 
 /// `onepool_generator_open` of the header.
@@ -188,7 +209,9 @@ pub unsafe extern "C" fn onepool_generator_open(
         let place = generator.place("generator")?;
         let path = path.required("path")?;
         let session = |builder, _: &Path| built(builder, opts);
-        let generator = Generator::open(ModelFolder::open(path)?, (context > 0).then_some(context), session)?;
+        let folder = ModelFolder::open(path).map_err(failed)?;
+        let context = (context > 0).then_some(context);
+        let generator = Generator::open(folder, context, session).map_err(OpenError::failure)?;
         let context = generator.context();
         publish(GeneratorObject { generator: Mutex::new(generator), context }, place);
         Ok(())
@@ -271,8 +294,8 @@ fn features(options: &TextOptions) -> Result<Option<Tensor>, Failure> {
     let sizes = options.features_shape.values(options.features_rank, MOST_SIZES, "options.features_shape")?;
     let count = sizes.iter().try_fold(1_usize, |all, size| all.checked_mul(*size)).unwrap_or(usize::MAX);
     let values = options.features.values(count, MOST_FEATURES, "options.features")?;
-    let wrong = |e: onepool::Error| Failure::argument("options.features_shape", chain(&e));
-    Tensor::new(sizes, &values).map(Some).map_err(|e| wrong(e.into()))
+    let tensor = Tensor::new(sizes, &values);
+    tensor.map(Some).map_err(|e| Failure::argument("options.features_shape", chain(&e)))
 }
 
 /// Sampling by the settings that are given, else the model's.
@@ -312,7 +335,7 @@ pub unsafe extern "C" fn onepool_generator_tokens(
         }
         let object = generator.get::<GeneratorObject>("generator")?;
         let given = Given::of(&opts.required("options")?)?;
-        let made = object.turn()?.folder().tokens(given.prompt())?;
+        let made = object.turn()?.folder().tokens(given.prompt()).map_err(failed)?;
         for (i, token) in made.iter().take(room).enumerate() {
             // SAFETY: the caller promised room for so many tokens.
             unsafe { tokens.add(i).write_unaligned(*token) };
@@ -362,7 +385,7 @@ pub unsafe extern "C" fn onepool_generate(
                 _ => ControlFlow::Break(()),
             }
         });
-        let made = made?;
+        let made = made.map_err(failed)?;
         if let Some((place, size)) = place {
             place.set(GeneratedC::new(&made, size));
         }
