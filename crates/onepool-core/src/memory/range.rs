@@ -475,14 +475,19 @@ mod tests {
     #[test]
     fn differences_are_found_to_the_byte() {
         let before: Vec<u8> = (0..1000_u32).map(|i| (i * 7 % 251) as u8).collect();
-        for changes in
-            [&[0..1][..], &[999..1000], &[3..5, 5..13, 14..15], &[250..520, 521..522], &[0..1000], &[]]
-        {
+        for changes in [
+            &[(0, 1)][..],
+            &[(999, 1000)],
+            &[(3, 5), (5, 13), (14, 15)],
+            &[(250, 520), (521, 522)],
+            &[(0, 1000)],
+            &[],
+        ] {
             let mut now = before.clone();
             let mut expected = RangeSet::new();
-            for range in changes {
-                now[range.clone()].iter_mut().for_each(|byte| *byte ^= 0x80);
-                expected.insert(ByteRange::new(100 + range.start as u64, 100 + range.end as u64));
+            for (from, to) in changes.iter().copied() {
+                now[from..to].iter_mut().for_each(|byte| *byte ^= 0x80);
+                expected.insert(ByteRange::new(100 + from as u64, 100 + to as u64));
             }
             let mut found = RangeSet::new();
             found.insert_differences(100, &before, &now);
