@@ -453,8 +453,9 @@ onepool_status onepool_run_free(onepool_run *run);
 typedef struct onepool_generator onepool_generator;
 
 /* Opens a language model on devices: a GGUF file, or a folder with an ONNX graph, its settings (genai_config.json, or
- * config.json) and tokenizer.json; a model that reads its prompt with an encoder has encoder_model.onnx too. `options` may be null, and have no frames. `context` is how many tokens a prompt and its
- * text may have together; 0: as many as the settings say, at most 4096. Takes seconds.
+ * config.json) and tokenizer.json; a model that reads its prompt with an encoder has encoder_model.onnx too. `options` may
+ * be null, and have no frames. `context` is how many tokens a prompt and its text may have together; 0: as many as the
+ * settings say, at most 4096. Takes seconds.
  * Errors: MODEL, NO_DEVICE, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
 onepool_status onepool_generator_open(const char *path, const onepool_session_options *options, size_t context,
                                       onepool_generator **generator);
@@ -498,7 +499,8 @@ typedef struct onepool_generate_options {
     size_t features_rank;
 } onepool_generate_options;
 #define ONEPOOL_GENERATE_OPTIONS_INIT \
-    { sizeof(onepool_generate_options), NULL, NULL, 0, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, 0, 0, NULL, NULL, NULL, 0 }
+    { sizeof(onepool_generate_options), NULL, NULL, 0, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, 0, 0, NULL, \
+      NULL, NULL, 0 }
 
 /* Why a text ended: by a token that ends texts, a string of `stop`, `max_tokens`, a full cache, a token of cancellation or
  * the callback. */

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use onepool::generate::{EmbedOptions, Embedded, Embedder, GenerateError};
+use onepool::generate::{EmbedOptions, Embedded, Embedder};
 use onepool::session::SharedArena;
 use serde::Serialize;
 
 use super::error::CliError;
-use super::generate::SessionArgs;
+use super::generate::{SessionArgs, given};
 use super::output::Output;
 use super::table::Table;
 use super::tensor_io::{Saved, TensorFile, write_all};
@@ -65,7 +65,7 @@ struct Text {
 /// # Errors
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
-    let texts = given(args)?;
+    let texts = given(&args.text, args.texts.as_ref())?;
     let file = args.out.as_deref().map(TensorFile::parse).transpose()?;
     let arena = SharedArena::new();
     let embedder =
@@ -91,16 +91,6 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     out.table(&table)?;
     out.json(&report)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn given(args: &Args) -> Result<Vec<String>, CliError> {
-    let mut given = args.text.clone();
-    if let Some(path) = &args.texts {
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|source| GenerateError::Read { path: path.clone(), source })?;
-        given.extend(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned));
-    }
-    if given.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(given) }
 }
 
 fn report(args: &Args, embedder: &Embedder, texts: Vec<String>, made: &Embedded) -> Result<Report, CliError> {

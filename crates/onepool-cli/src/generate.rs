@@ -349,7 +349,7 @@ impl Text {
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let folder = ModelFolder::open(&args.model)?;
-    let given = given(args)?;
+    let given = given(&args.prompt, args.prompts.as_ref())?;
     let chats: Vec<Vec<Message>> = given.iter().map(|text| messages(args, text)).collect();
     let prompts: Vec<Prompt<'_>> = match args.chat {
         true => chats.iter().map(|messages| Prompt::Chat(messages)).collect(),
@@ -441,10 +441,13 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     if is_cancelled { Err(CliError::Interrupted) } else { Ok(ExitCode::SUCCESS) }
 }
 
-/// The prompts of the options and of the file.
-fn given(args: &Args) -> Result<Vec<String>, CliError> {
-    let mut given = args.prompt.clone();
-    if let Some(path) = &args.prompts {
+/// Texts of options, then those of a file with one in each line.
+///
+/// # Errors
+/// [`CliError`] for a file that cannot be read, and for no text at all.
+pub(super) fn given(options: &[String], file: Option<&PathBuf>) -> Result<Vec<String>, CliError> {
+    let mut given = options.to_vec();
+    if let Some(path) = file {
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|source| GenerateError::Read { path: path.clone(), source })?;
         given.extend(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned));
