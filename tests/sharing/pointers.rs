@@ -1,6 +1,10 @@
 //! Zero copy on pointers of every kind, and the path that is reported for them.
 
-use onepool::memory::import::{Path, Reason, Refusal, Verdict};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use onepool::device::Lent;
+use onepool::memory::import::{Path, ReadWrite, Reason, Refusal, Verdict};
 use onepool::memory::range::ByteRange;
 use onepool::{HostRegion, Memory};
 
@@ -162,6 +166,94 @@ fn tensors_of_one_page_share_one_import() {
         let bytes = region.read().unwrap();
         let got: &[f32] = &bytes.as_slice_of::<f32>().unwrap()[256..512];
         assert_eq!(got, numbers(256, 1).iter().map(|v| v.abs()).collect::<Vec<_>>());
+        check_messages(&context);
+    }
+}
+
+/// As arrays of a heap lie: the next begins amid the last page of the one before.
+#[test]
+fn borrowed_tensors_that_share_pages_are_imported_as_one() {
+    let n = 16 * 1024 + 64;
+    for device in ["sim", "vulkan"] {
+        let context = open(device);
+        let session = session(abs(n), &context);
+        let mut region = HostRegion::new(4 * 4 * n).unwrap();
+        let all = region.as_mut_slice_of::<f32>().unwrap();
+        all.copy_from_slice(&numbers(4 * n, 5));
+        let mut parts: Vec<&mut [f32]> = all.chunks_exact_mut(n).collect();
+        let [x, y, other, last] = &mut parts[..] else { unreachable!() };
+        let before = context.usage().imports;
+        session.scope(|s| {
+            let bind = s.bind().input("x", s.input(x)).output("y", s.output(y));
+            let mut binding = bind.build().unwrap();
+            binding.run().unwrap();
+            for name in ["x", "y"] {
+                assert_eq!(path(binding.verdicts(), name), Path::Imported, "{device}: {name}");
+            }
+            assert_eq!(context.usage().imports - before, 1, "{device}");
+            // The output of the first binding and the input of the next share a page, which is imported already.
+            let bind = s.bind().input("x", s.input(other)).output("y", s.output(last));
+            let mut second = bind.build().unwrap();
+            second.run().unwrap();
+            let refused = |verdict: &&Verdict| {
+                matches!(&verdict.reason, Reason::Refused { refusal: Refusal::PageInUse { .. } })
+            };
+            let refused: Vec<_> = second.verdicts().filter(refused).map(|v| v.tensor.clone()).collect();
+            assert_eq!(refused, ["x"], "{device}");
+            assert_eq!(path(second.verdicts(), "y"), Path::Imported, "{device}");
+        });
+        let got = region.as_slice_of::<f32>().unwrap();
+        let numbers = numbers(4 * n, 5);
+        for (x, y) in [(0, 1), (2, 3)] {
+            let of = |part: usize| part * n..(part + 1) * n;
+            assert_eq!(got[of(x)], numbers[of(x)], "{device}");
+            let want: Vec<f32> = numbers[of(x)].iter().map(|v| v.abs()).collect();
+            assert_eq!(got[of(y)], want, "{device}");
+        }
+        assert_eq!(context.usage().imported, 0, "{device}");
+        check_messages(&context);
+    }
+}
+
+/// Memory of a foreign caller is released once no import has a page of it.
+#[test]
+fn lent_tensors_that_share_pages_are_released_together() {
+    let n = 16 * 1024 + 64;
+    for device in ["sim", "vulkan"] {
+        let context = open(device);
+        let session = session(abs(n), &context);
+        let mut region = HostRegion::new(5 * 4 * n).unwrap();
+        let all = region.as_mut_slice_of::<f32>().unwrap();
+        all.copy_from_slice(&numbers(5 * n, 6));
+        let start = std::ptr::NonNull::from(all).cast::<u8>();
+        let released = Arc::new(AtomicUsize::new(0));
+        let lend = |part: usize| {
+            let count = Arc::clone(&released);
+            let release = Box::new(move || drop(count.fetch_add(1, Ordering::SeqCst)));
+            #[allow(unsafe_code, reason = "the region outlives the imports")]
+            // SAFETY: the parts are of the region, which no one touches while the binding lives.
+            Memory::lent(unsafe {
+                let start = start.byte_add(4 * n * part);
+                Lent::raw(start, 4 * n as u64, ReadWrite::ReadWrite, release)
+            })
+        };
+        let mut binding = session.bind().input("x", lend(1)).output("y", lend(0)).build().unwrap();
+        binding.run().unwrap();
+        // No page of the former ones.
+        binding.rebind_all([("x", lend(4))], [("y", lend(3))]).unwrap();
+        binding.run().unwrap();
+        for name in ["x", "y"] {
+            assert_eq!(path(binding.verdicts(), name), Path::Imported, "{device}: {name}");
+        }
+        assert_eq!(released.load(Ordering::SeqCst), 0, "{device}");
+        drop(binding);
+        assert_eq!(released.load(Ordering::SeqCst), 4, "{device}");
+        assert_eq!(context.usage().imported, 0, "{device}");
+        let (got, numbers) = (region.as_slice_of::<f32>().unwrap(), numbers(5 * n, 6));
+        for (x, y) in [(1, 0), (4, 3)] {
+            let want: Vec<f32> = numbers[x * n..(x + 1) * n].iter().map(|v| v.abs()).collect();
+            assert_eq!(got[y * n..(y + 1) * n], want, "{device}");
+        }
         check_messages(&context);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use onepool::device::{Context, Lent};
-use onepool::memory::import::ReadWrite;
+use onepool::memory::import::{ReadWrite, Reason, Refusal};
 use onepool::session::{Binding, Error, Memory, RunOptions, SessionError};
 use onepool::{DType, Session, Shape};
 
@@ -251,10 +251,13 @@ impl Part {
         let of_outputs = (self.outputs.iter().enumerate())
             .filter(|(i, _)| !outputs.is_empty() && changed(&outputs, &bound.outputs, *i))
             .map(|(i, port)| (port.name.as_str(), lend(outputs[i], ReadWrite::ReadWrite)));
-        match bound.binding.rebind_all(of_inputs, of_outputs) {
-            Err(Error::Session(SessionError::Overlap { .. })) => return self.bind(places, kernel, false),
-            result => result?,
+        let rebound = bound.binding.rebind_all(of_inputs, of_outputs);
+        let overlap = matches!(rebound, Err(Error::Session(SessionError::Overlap { .. })));
+        if overlap || meets_former(&rebound, &bound.binding) {
+            drop(bound);
+            return self.bind(places, kernel, false);
         }
+        rebound?;
         bound.moved = moved(&bound.binding);
         (bound.regions, bound.held) = (regions, self.held(&bound.binding, &inputs, &outputs));
         (bound.inputs, bound.outputs) = (inputs, outputs);
@@ -311,6 +314,16 @@ impl Part {
 fn shared(inputs: &[At], outputs: &[At]) -> Vec<(usize, usize)> {
     let same = |i: usize, at: &At| outputs.iter().position(|other| other == at).map(|o| (i, o));
     inputs.iter().enumerate().filter_map(|(i, at)| same(i, at)).collect()
+}
+
+/// Whether memory was refused that shares a page with other memory, which may be the binding's own of the run before.
+fn meets_former(rebound: &Result<(), Error>, binding: &Binding<'static>) -> bool {
+    let in_use = |reason: &Reason| matches!(reason, Reason::Refused { refusal: Refusal::PageInUse { .. } });
+    match rebound {
+        Ok(()) => binding.verdicts().any(|verdict| in_use(&verdict.reason)),
+        // The error has the verdict as text.
+        Err(error) => matches!(error, Error::Session(SessionError::Strict { .. })),
+    }
 }
 
 fn check_type(port: &Port, dtype: DType) -> Result<(), Failure> {

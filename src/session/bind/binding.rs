@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::launch::SegmentLaunch;
 use super::memory::Source;
+use super::neighbours;
 use super::slot::{Side, Slot};
 use crate::device::{Buffer, HostRead, HostWrite};
 use crate::graph::{Tensor, TensorInfo};
@@ -92,12 +93,18 @@ impl<'e> Binding<'e> {
             let strict = policy.strict && !allocated.contains(&(side, at));
             Slot::new(source, io, side, &core.devices, BindPolicy { strict, ..policy })
         };
+        let of = |side| move |(source, io)| (side, io, source);
+        let tensors: Vec<_> = (inputs.iter().zip(&plan.inputs).map(of(Side::Input)))
+            .chain(outputs.iter().zip(&plan.outputs).map(of(Side::Output)))
+            .collect();
+        let held = neighbours::hold(&tensors, &core.devices, policy);
         let inputs = (inputs.into_iter().zip(&plan.inputs).enumerate())
             .map(|(i, (source, io))| slot(source, io, Side::Input, i))
             .collect::<Result<Vec<_>, _>>()?;
         let outputs = (outputs.into_iter().zip(&plan.outputs).enumerate())
             .map(|(o, (source, io))| slot(source, io, Side::Output, o))
             .collect::<Result<Vec<_>, _>>()?;
+        drop(held);
         let arenas = match &core.options.arena {
             Some(shared) => shared.fit(plan, &core.devices)?,
             None => Arenas::new(plan, &core.devices)?,

@@ -2,6 +2,7 @@
 
 use super::binding::{Binding, check_info, position};
 use super::memory::{Memory, Source, StageValue, owned};
+use super::neighbours;
 use super::slot::{Side, Slot};
 use crate::graph::TensorInfo;
 use crate::plan::{PlannedIo, StageInput};
@@ -209,6 +210,11 @@ impl<'e> Binding<'e> {
         old: &mut Vec<(Side, usize, Slot<'e>)>,
         stage_inputs: &mut Vec<StageInputChange<'e>>,
     ) -> Result<(), Error> {
+        let tensors: Vec<_> = (changes.iter())
+            .filter(|change| self.spare_of(change.side, change.at, &change.source).is_none())
+            .map(|change| (change.side, self.planned(change.side, change.at), &change.source))
+            .collect();
+        let _held = neighbours::hold(&tensors, &self.core.devices, self.policy);
         for MemoryChange { side, at, mut source } in changes {
             let input = if side == Side::Input { StageInput::Input(at) } else { StageInput::Head(at) };
             if self.compiled.stage.as_ref().is_some_and(|s| s.stage_inputs().any(|i| i == input)) {
@@ -219,18 +225,21 @@ impl<'e> Binding<'e> {
                 }
                 stage_inputs.push((input, source.clone(), own));
             }
-            let key = source.key();
-            let known = self
-                .spare
-                .iter()
-                .position(|(s, i, slot)| (*s, *i) == (side, at) && key.is_some() && slot.source.key() == key);
-            let slot = match known {
+            let slot = match self.spare_of(side, at, &source) {
                 Some(k) => self.spare.remove(k).2,
                 None => Slot::new(source, self.planned(side, at), side, &self.core.devices, self.policy)?,
             };
             old.push((side, at, std::mem::replace(self.slot_mut(side, at), slot)));
         }
         Ok(())
+    }
+
+    /// The position of a slot that is imported for this memory already.
+    fn spare_of(&self, side: Side, at: usize, source: &Source<'e>) -> Option<usize> {
+        let key = source.key()?;
+        let fits =
+            |(s, i, slot): &(Side, usize, Slot<'e>)| (*s, *i) == (side, at) && slot.source.key() == Some(key);
+        self.spare.iter().position(fits)
     }
 
     fn slot_mut(&mut self, side: Side, at: usize) -> &mut Slot<'e> {

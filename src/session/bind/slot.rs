@@ -127,13 +127,7 @@ impl<'e> Slot<'e> {
 
     /// Address and length of the caller's memory, where it is mapped in the process.
     fn host_bytes(&self) -> Option<(u64, u64)> {
-        match &self.source {
-            Source::Own(_) | Source::Buffer(_) => None,
-            Source::Region(region, range) => {
-                Some((region.as_ptr().as_ptr().addr() as u64 + range.start, range.bytes()))
-            }
-            Source::Lent(lent, range) => Some((lent.address() + range.start, range.bytes())),
-        }
+        host_bytes(&self.source)
     }
 
     fn place(
@@ -397,6 +391,31 @@ impl<'e> Slot<'e> {
         buffer.host_address()?;
         buffer.sub_buffer(0, bytes).ok()
     }
+}
+
+/// Address and length of memory that is mapped in the process.
+fn host_bytes(source: &Source<'_>) -> Option<(u64, u64)> {
+    match source {
+        Source::Own(_) | Source::Buffer(_) => None,
+        Source::Region(region, range) => {
+            Some((region.as_ptr().as_ptr().addr() as u64 + range.start, range.bytes()))
+        }
+        Source::Lent(lent, range) => Some((lent.address() + range.start, range.bytes())),
+    }
+}
+
+/// How a device would access a tensor in the process's memory; `None` where it may not be bound.
+pub(in crate::session) fn decision(
+    device: &Device,
+    io: &PlannedIo,
+    side: Side,
+    source: &Source<'_>,
+    policy: BindPolicy,
+) -> Option<Choice> {
+    let (address, given) = host_bytes(source).filter(|_| io.info.bytes() > 0)?;
+    check_capacity(io, given).ok()?;
+    let request = request(device, io, source, address, access(io, side));
+    decide(io, &request, &policy.on(device)).ok()
 }
 
 /// The graph's access to the tensor.

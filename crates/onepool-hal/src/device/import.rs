@@ -5,7 +5,7 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, MutexGuard};
 
-use super::buffer::{Buffer, Memory, Pin};
+use super::buffer::{Buffer, Lease, Memory, Pin};
 use super::core::Core;
 use super::error::Error;
 use crate::backend::{DeviceError, HostAddress};
@@ -50,6 +50,25 @@ impl Source {
 /// The caller vouches that the bytes stay valid until the buffer's lease has ended and, for
 /// memory that is not of a scope, until the pin was released. After an error the pin is still in `source`.
 pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Error> {
+    let Share { memory, key, offset } = acquire(core, source)?;
+    let range = ByteRange::new(offset, offset + source.bytes);
+    Ok(Buffer::whole(memory.lease(range, source.access, key, source.pin.take())))
+}
+
+/// As [`import`], but opens none of the bytes to commands.
+pub(super) fn hold(core: &Arc<Core>, source: &mut Source) -> Result<Arc<Lease>, Error> {
+    let Share { memory, key, .. } = acquire(core, source)?;
+    Ok(memory.lease(ByteRange::default(), ReadWrite::Read, key, source.pin.take()))
+}
+
+/// A share of an import: the key that gives it back, and where the source starts in it.
+struct Share {
+    memory: Arc<Memory>,
+    key: Option<ImportKey>,
+    offset: u64,
+}
+
+fn acquire(core: &Arc<Core>, source: &Source) -> Result<Share, Error> {
     if source.bytes == 0 {
         return Err(Refusal::Empty.into());
     }
@@ -66,7 +85,7 @@ pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Er
         // The device is the process: a pointer needs no pages of its own, and sharing them is no matter.
         let window = PageWindow { addr, bytes: source.bytes, offset: 0 };
         let memory = create(core, source, window)?;
-        return Ok(open(memory, source, None, 0));
+        return Ok(Share { memory, key: None, offset: 0 });
     }
     let pages = enclosing(addr, source.bytes, rules, page_size() as u64)?;
     let imports = lock(&core.imports);
@@ -82,10 +101,10 @@ pub(super) fn import(core: &Arc<Core>, source: &mut Source) -> Result<Buffer, Er
 /// Takes a share of the import that holds the window, or makes it.
 fn share(
     core: &Arc<Core>,
-    source: &mut Source,
+    source: &Source,
     mut imports: MutexGuard<'_, ImportMap<Arc<Memory>>>,
     window: PageWindow,
-) -> Result<Buffer, Error> {
+) -> Result<Share, Error> {
     let pages = window.range();
     let acquired = imports.acquire(window, |window| create(core, source, window));
     let (key, offset) = match acquired {
@@ -103,12 +122,7 @@ fn share(
         return Err(Refusal::PageInUse { wanted: pages, live }.into());
     }
     drop(imports);
-    Ok(open(memory, source, Some(key), offset))
-}
-
-fn open(memory: Arc<Memory>, source: &mut Source, key: Option<ImportKey>, offset: u64) -> Buffer {
-    let range = ByteRange::new(offset, offset + source.bytes);
-    Buffer::whole(memory.lease(range, source.access, key, source.pin.take()))
+    Ok(Share { memory, key: Some(key), offset })
 }
 
 /// One import of whole pages.

@@ -47,6 +47,6 @@ pub use self::host::{HostRead, HostWrite};
 pub use self::kernel::{Kernel, KernelArg};
 pub use self::pieces::Submission;
 pub use self::queue::{Inlay, Prepared, Queue};
-pub use self::scope::{Lent, Scope, ScopedBuffer, scope};
+pub use self::scope::{HeldPages, Lent, Scope, ScopedBuffer, scope};
 pub use self::semaphore::Semaphore;
 pub use self::traffic::Traffic;

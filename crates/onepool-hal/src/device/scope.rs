@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex};
 
 use bytemuck::Pod;
 
-use super::buffer::{Buffer, Lease};
+use super::buffer::{Buffer, Lease, Pin};
 use super::context::Context;
 use super::core::{Core, Flight};
 use super::error::{Error, Problem, UsageError};
-use super::import::{Source, import};
+use super::import::{Source, hold, import};
 use crate::backend::DeviceError;
-use onepool_core::memory::import::ReadWrite;
+use onepool_core::memory::import::{ReadWrite, Refusal, enclosing, sharing_pages};
+use onepool_core::memory::os::page_size;
 use onepool_core::memory::range::ByteRange;
 use onepool_core::sync::lock;
 
@@ -54,11 +55,33 @@ unsafe impl Send for Lent<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Lent<'_> {}
 
+/// Pages that several lent memories share, imported as one; made by [`Lent::hold_together`].
+pub struct HeldPages<'scope> {
+    _leases: Vec<Arc<Lease>>,
+    scope: PhantomData<&'scope ()>,
+}
+
 /// Who answers for lent memory.
 enum Lender<'scope> {
     Scope(&'scope Ending),
     /// A foreign caller, who is told when the last share of this is gone.
     Foreign(Arc<Release>),
+}
+
+impl<'scope> Lender<'scope> {
+    fn scope(&self) -> Option<&'scope Ending> {
+        match self {
+            Lender::Scope(ending) => Some(ending),
+            Lender::Foreign(_) => None,
+        }
+    }
+
+    fn release(&self) -> Option<Arc<Release>> {
+        match self {
+            Lender::Scope(_) => None,
+            Lender::Foreign(release) => Some(Arc::clone(release)),
+        }
+    }
 }
 
 /// Calls its function when it is dropped.
@@ -187,6 +210,58 @@ impl Lent<'static> {
     }
 }
 
+impl<'scope> Lent<'scope> {
+    /// Imports as one what several of `parts` share pages of: a page is never imported twice, and memory from a heap
+    /// begins amid the last page of its neighbour. Until what is returned is dropped, [`Lent::import`] of each such part
+    /// takes a share of that import; each is released when the last share of all is gone. Where the device refuses that,
+    /// and for parts of different lenders, nothing is imported, and [`Lent::import`] tells why.
+    pub fn hold_together(parts: &[&Lent<'scope>], context: &Context) -> HeldPages<'scope> {
+        let core = context.core();
+        let Some(rules) = core.info.import.as_ref().filter(|rules| rules.alignment > 1) else {
+            return HeldPages { _leases: Vec::new(), scope: PhantomData };
+        };
+        let pages = |part: &&Lent<'_>| enclosing(part.address(), part.bytes, rules, page_size() as u64).ok();
+        let windows: Vec<_> = parts.iter().map(|part| pages(part).unwrap_or_default()).collect();
+        let group = |group: Vec<usize>| {
+            let parts: Vec<_> = group.iter().map(|part| parts[*part]).collect();
+            Lent::hold_group(&parts, core).ok()
+        };
+        HeldPages {
+            _leases: sharing_pages(&windows).into_iter().filter_map(group).collect(),
+            scope: PhantomData,
+        }
+    }
+
+    /// Imports from the first byte of `parts` to the last; their pages have no gap.
+    fn hold_group(parts: &[&Lent<'scope>], core: &Arc<Core>) -> Result<Arc<Lease>, Error> {
+        let Some(first) = parts.iter().min_by_key(|part| part.address()) else {
+            return Err(Refusal::Empty.into());
+        };
+        let scope = first.lender.scope();
+        if parts.iter().any(|part| part.lender.scope().map(|own| own.id) != scope.map(|own| own.id)) {
+            return Err(foreign("hold_together").into());
+        }
+        if scope.is_some_and(|ending| !ending.cores.iter().any(|own| Arc::ptr_eq(own, core))) {
+            return Err(foreign("hold_together").into());
+        }
+        let end = parts.iter().map(|part| part.address().saturating_add(part.bytes)).max();
+        let bytes = end.map_or(0, |end| end - first.address());
+        let writes = parts.iter().any(|part| part.access.writes());
+        let access = if writes { ReadWrite::ReadWrite } else { ReadWrite::Read };
+        let releases: Vec<_> = parts.iter().filter_map(|part| part.lender.release()).collect();
+        let mut source = Source {
+            scope: scope.map(|ending| ending.id),
+            pin: Some(Pin::Release(Box::new(move || drop(releases)))),
+            ..Source::new(first.address, bytes, access)
+        };
+        let lease = hold(core, &mut source)?;
+        if let Some(ending) = scope {
+            lock(&ending.leases).push(Arc::clone(&lease));
+        }
+        Ok(lease)
+    }
+}
+
 impl Lent<'_> {
     /// The address of its first byte.
     pub fn address(&self) -> u64 {
@@ -297,6 +372,12 @@ impl fmt::Debug for Lent<'_> {
             .field("address", &self.address)
             .field("bytes", &self.bytes)
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for HeldPages<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldPages").finish_non_exhaustive()
     }
 }
 

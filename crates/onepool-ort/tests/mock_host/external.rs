@@ -184,6 +184,52 @@ fn an_imported_allocation_is_used_in_place_and_let_go() {
     unsafe { std::alloc::dealloc(start, std::alloc::Layout::from_size_align(bytes, 1 << 16).unwrap()) };
 }
 
+/// As tensors of one arena lie: the next begins amid the last page of the one before.
+#[test]
+fn tensors_that_share_pages_are_used_in_place() {
+    fail(None);
+    let _alone = COUNTERS.write().unwrap_or_else(PoisonError::into_inner);
+    let (rows, bytes) = (4112usize, 1 << 19);
+    let each = rows * 16;
+    assert_eq!(each % 4096, 256);
+    for keep in ["0", "1"] {
+        let options =
+            [("ep.onepool.device", "sim"), ("ep.onepool.strict", "1"), ("ep.onepool.keep_imports", keep)];
+        let provider = Provider::alone(&options).unwrap();
+        let start = pages(bytes);
+        let model = model();
+        let info = provider.compile(&model).unwrap();
+        let before = stats();
+        // Neighbours, in both orders; then one beside the place of the run before, and that again.
+        for at in [[0, 1], [1, 0], [2, 3], [0, 1], [1, 2], [4, 3]] {
+            let source = context(rows).inputs.remove(0).unwrap().values;
+            let [x, y] = at.map(|at| at * each);
+            // SAFETY: the bytes are the test's own.
+            unsafe { start.add(x).cast::<f32>().copy_from_nonoverlapping(source.as_ptr(), rows * 4) };
+            let place = |offset: usize| Tensor {
+                // SAFETY: as above.
+                place: Some(unsafe { start.add(offset) }.cast()),
+                ..Tensor::new(Type { element: 1, dims: vec![rows as i64, 4] }, Vec::new())
+            };
+            let context = Context {
+                inputs: vec![Some(place(x))],
+                outputs: RefCell::new(vec![Some(Box::new(place(y)))]),
+            };
+            run(info, &context).unwrap();
+            // SAFETY: as above.
+            let got = unsafe { std::slice::from_raw_parts(start.add(y).cast::<f32>(), rows * 4) };
+            assert_eq!(got, expected(rows), "{at:?}");
+        }
+        let now = stats();
+        assert_eq!(now.bytes_copied, before.bytes_copied, "keep_imports {keep}");
+        assert_eq!(now.bytes_in_place - before.bytes_in_place, 6 * 2 * each as u64);
+        provider.release(info);
+        drop(provider);
+        // SAFETY: allocated so, and no one uses it any more.
+        unsafe { std::alloc::dealloc(start, std::alloc::Layout::from_size_align(bytes, 1 << 16).unwrap()) };
+    }
+}
+
 #[test]
 fn wrong_allocations_and_tensors_are_statuses() {
     fail(None);

@@ -23,7 +23,7 @@ pub use map::{AcquireError, Conflict, ImportKey, ImportMap};
 pub use refusal::Refusal;
 pub use rules::{DeviceLimits, DriverKind, ImportRules};
 pub use verdict::{Choice, DevicePolicy, Path, Reason, Request, Verdict, choose};
-pub use window::{PageWindow, ReadWrite, enclosing, plan_window};
+pub use window::{PageWindow, ReadWrite, enclosing, plan_window, sharing_pages};
 
 /// Memory could not be bound as asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -123,6 +123,26 @@ pub fn enclosing(addr: u64, bytes: u64, rules: &ImportRules, page: u64) -> Resul
     Ok(exact.align_out(unit))
 }
 
+/// Groups of windows, by position, that have pages in common and can be imported only as one: each of two or more, in
+/// ascending order of address.
+pub fn sharing_pages(windows: &[ByteRange]) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..windows.len()).filter(|i| !windows[*i].is_empty()).collect();
+    order.sort_by_key(|i| windows[*i].start);
+    let (mut groups, mut end) = (Vec::<Vec<usize>>::new(), 0);
+    for i in order {
+        let window = windows[i];
+        match groups.last_mut().filter(|_| window.start < end) {
+            Some(group) => group.push(i),
+            None => groups.push(vec![i]),
+        }
+        end = end.max(window.end);
+    }
+    // Equal windows share an import as they are.
+    let differ = |group: &Vec<usize>| group.iter().any(|i| windows[*i] != windows[group[0]]);
+    groups.retain(differ);
+    groups
+}
+
 fn check(entry: &MapEntry, window: ByteRange, access: ReadWrite, rules: &ImportRules) -> Result<(), Refusal> {
     let addr = entry.range.start.max(window.start);
     match &entry.backing {
@@ -177,6 +197,19 @@ mod tests {
             plan(0x1_0000, 0x1_0000, &maps),
             Ok(PageWindow { addr: 0x1_0000, bytes: 0x1_0000, offset: 0 })
         );
+    }
+
+    #[test]
+    fn neighbours_are_found_by_their_pages() {
+        let of = |ranges: &[(u64, u64)]| {
+            let pages = |(start, end): &(u64, u64)| ByteRange::new(start * PAGE, end * PAGE);
+            sharing_pages(&ranges.iter().map(pages).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[(4, 6), (1, 3), (6, 8), (3, 4)]), Vec::<Vec<usize>>::new());
+        assert_eq!(of(&[(4, 6), (1, 3), (5, 8), (2, 4), (7, 9)]), [vec![1, 3], vec![0, 2, 4]]);
+        // One inside the other, and the same pages twice.
+        assert_eq!(of(&[(1, 9), (2, 3), (8, 10), (12, 13), (12, 13)]), [vec![0, 1, 2]]);
+        assert_eq!(of(&[(0, 0), (0, 2), (1, 1)]), Vec::<Vec<usize>>::new());
     }
 
     #[test]
