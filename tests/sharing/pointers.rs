@@ -229,7 +229,9 @@ fn lent_tensors_that_share_pages_are_released_together() {
         let released = Arc::new(AtomicUsize::new(0));
         let lend = |part: usize| {
             let count = Arc::clone(&released);
-            let release = Box::new(move || drop(count.fetch_add(1, Ordering::SeqCst)));
+            let release = Box::new(move || {
+                count.fetch_add(1, Ordering::SeqCst);
+            });
             #[allow(unsafe_code, reason = "the region outlives the imports")]
             // SAFETY: the parts are of the region, which no one touches while the binding lives.
             Memory::lent(unsafe {

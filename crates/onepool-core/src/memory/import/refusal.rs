@@ -186,7 +186,9 @@ impl Refusal {
             Refusal::ElementMisaligned { .. } => Some("align the tensor to its element size"),
             Refusal::BelowThreshold { .. } => Some("nothing to do; or lower the copy threshold"),
             Refusal::BudgetExceeded(_) => Some("drop other bindings, or raise the import budget"),
-            Refusal::PageInUse { .. } => Some("bind both tensors in one binding, or keep them in one HostRegion"),
+            Refusal::PageInUse { .. } => {
+                Some("bind both tensors in one binding, or keep them in one HostRegion")
+            }
             Refusal::NotCoherent { .. } => {
                 Some("keep the tensor in a HostRegion, whose pages hold nothing else")
             }
