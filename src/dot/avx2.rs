@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::{__m128i, __m256, __m256i};
 
-use super::{Dot, RowDot, filled};
+use super::{Dot, RowDot, filled, unrolled};
 
 pub(crate) use pulp::x86::V3 as Avx2;
 
@@ -110,6 +110,22 @@ impl RowDot for Avx2 {
             avx2._mm256_permute4x64_epi64::<0b11_01_10_00>(avx2._mm256_hadd_epi32(low, high))
         };
         avx2._mm256_add_epi32(sums, products)
+    }
+
+    #[inline(always)]
+    fn add_codes<const BITS: u32>(self, sums: __m256i, bytes: __m256i, signed: &[u8]) -> __m256i {
+        if BITS >= 8 {
+            return self.add_products::<BITS>(sums, bytes, self.bytes(signed));
+        }
+        // Products of all codes in a byte, and of its neighbour, fit 16 bits together.
+        let mut pairs = self.avx2._mm256_maddubs_epi16(self.codes::<BITS>(bytes, 0), self.bytes(signed));
+        unrolled!((8 / BITS).saturating_sub(1), |i| {
+            let signed = self.bytes(signed.get(32 * (i + 1)..).unwrap_or_default());
+            let codes = self.codes::<BITS>(bytes, i as u32 + 1);
+            pairs = self.avx2._mm256_add_epi16(pairs, self.avx2._mm256_maddubs_epi16(codes, signed));
+        });
+        let products = self.avx2._mm256_madd_epi16(pairs, self.avx._mm256_set1_epi16(1));
+        self.avx2._mm256_add_epi32(sums, products)
     }
 
     #[inline(always)]

@@ -4,6 +4,30 @@
 //! around at 32: nothing saturates on the way, so every [`Unit`] gives the same sums. [`Dot`] multiplies a row by
 //! many columns; [`RowDot`] multiplies two rows, of which one may be codes of few bits.
 
+/// Code for each `$i` below `$count`, which is at most 4 and known to the compiler: what is indexed by `$i` stays in
+/// registers, which a loop of many instructions prevents.
+macro_rules! unrolled {
+    ($count:expr, |$i:ident| $body:block) => {{
+        if $count > 0 {
+            let $i = 0;
+            $body
+        }
+        if $count > 1 {
+            let $i = 1;
+            $body
+        }
+        if $count > 2 {
+            let $i = 2;
+            $body
+        }
+        if $count > 3 {
+            let $i = 3;
+            $body
+        }
+    }};
+}
+pub(crate) use unrolled;
+
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
@@ -43,6 +67,23 @@ pub(crate) trait RowDot: Copy {
         unsigned: Self::Bytes,
         signed: Self::Bytes,
     ) -> Self::Sums;
+
+    /// The sums and the products of all codes of `BITS` bits in `bytes` with signed bytes above -128: first those of the
+    /// first code of every byte, then of the second and so on; zeros where there are fewer.
+    #[inline(always)]
+    fn add_codes<const BITS: u32>(
+        self,
+        mut sums: Self::Sums,
+        bytes: Self::Bytes,
+        signed: &[u8],
+    ) -> Self::Sums {
+        let width = 4 * Self::SUMS;
+        unrolled!(8 / BITS as usize, |i| {
+            let signed = self.bytes(signed.get(i * width..).unwrap_or_default());
+            sums = self.add_products::<BITS>(sums, self.codes::<BITS>(bytes, i as u32), signed);
+        });
+        sums
+    }
 
     /// Numbers; zeros where `from` has fewer.
     fn reals(self, from: &[f32]) -> Self::Reals;

@@ -4,7 +4,7 @@
 use half::f16;
 
 use super::{MatMulNBits, Sizes};
-use crate::dot::{Dot, Unit, WithDot};
+use crate::dot::{Dot, Unit, WithDot, unrolled};
 use crate::ops::halves::Half;
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, Share};
@@ -58,23 +58,24 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Rows of A in the order in which codes lie in vectors.
+/// Rows of A in the order in which codes lie in vectors. Rows of a tile lie side by side, vector by vector; those after
+/// the last whole tile lie each for itself.
 #[derive(Debug)]
 struct Rounded {
     /// Vectors of codes of a column.
     vectors: usize,
-    /// Of each row and vector a vector of signed bytes for the first code of every byte, one for the second and so on.
+    /// Of each vector and row a vector of signed bytes for the first code of every byte, one for the second and so on.
     values: Vec<u8>,
-    /// Of each row and vector what the sums begin with: what the middle code takes away.
+    /// Of each vector and row what the sums begin with: what the middle code takes away.
     starts: Vec<i32>,
-    /// Of each row and vector the scales of the sums.
+    /// Of each vector and row the scales of the sums.
     scales: Vec<f32>,
-    /// Of each row and block the sum of its rounded elements.
+    /// Of each row and block the sum of its rounded elements; row by row.
     sums: Vec<f32>,
 }
 
-/// Where the parts of one row are written.
-struct Row<'a> {
+/// Where the parts of some rows are written.
+struct Rows<'a> {
     values: &'a mut [u8],
     starts: &'a mut [i32],
     scales: &'a mut [f32],
@@ -95,20 +96,21 @@ impl Rounded {
             scales: vec![0.0; rows * sums],
             sums: vec![0.0; rows * blocks],
         };
+        const HIGH: usize = TILE[0];
         let each = a
-            .chunks_exact(op.k.max(1))
-            .zip(all.values.chunks_exact_mut(values.max(1)))
-            .zip(all.starts.chunks_exact_mut(sums.max(1)))
-            .zip(all.scales.chunks_exact_mut(sums.max(1)))
-            .zip(all.sums.chunks_exact_mut(blocks.max(1)));
+            .chunks(HIGH * op.k.max(1))
+            .zip(all.values.chunks_mut(HIGH * values.max(1)))
+            .zip(all.starts.chunks_mut(HIGH * sums.max(1)))
+            .zip(all.scales.chunks_mut(HIGH * sums.max(1)))
+            .zip(all.sums.chunks_mut(HIGH * blocks.max(1)));
         let round = |((((a, values), starts), scales), sums): ((((&[T], _), _), _), _)| {
-            let row = Row { values, starts, scales, sums };
+            let rows = Rows { values, starts, scales, sums };
             wide(
                 #[inline(always)]
                 || match op.bits {
-                    2 => row.round::<T, 4>(op, a, lanes, middle),
-                    4 => row.round::<T, 2>(op, a, lanes, middle),
-                    _ => row.round::<T, 1>(op, a, lanes, middle),
+                    2 => rows.round::<T, 4>(op, a, [vectors, lanes], middle),
+                    4 => rows.round::<T, 2>(op, a, [vectors, lanes], middle),
+                    _ => rows.round::<T, 1>(op, a, [vectors, lanes], middle),
                 },
             );
         };
@@ -119,43 +121,81 @@ impl Rounded {
         }
         all
     }
+
+    /// Of rows of a tile of `R` rows from `row` on, the values, the starts and the scales of each vector.
+    #[inline(always)]
+    fn tile<const R: usize>(&self, row: usize, lanes: usize, parts: usize) -> impl Iterator<Item = Part<'_>> {
+        let sums = self.vectors * lanes;
+        let of = row * sums..(row + R) * sums;
+        let starts = self.starts.get(of.clone()).unwrap_or_default().chunks_exact(R * lanes);
+        let scales = self.scales.get(of.clone()).unwrap_or_default().chunks_exact(R * lanes);
+        let of = of.start * 4 * parts..of.end * 4 * parts;
+        let values = self.values.get(of).unwrap_or_default().chunks_exact(R * lanes * 4 * parts);
+        values.zip(starts).zip(scales).map(|((values, starts), scales)| Part { values, starts, scales })
+    }
 }
 
-impl Row<'_> {
-    /// Rounds the row `a` for codes of which `PARTS` are in a byte.
+/// A vector of each row of a tile.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    values: &'a [u8],
+    starts: &'a [i32],
+    scales: &'a [f32],
+}
+
+impl Rows<'_> {
+    /// Rounds the rows `a`, of as many `vectors` as they have each, for codes of which `PARTS` are in a byte.
     #[inline(always)]
-    fn round<T: Real, const PARTS: usize>(self, op: MatMulNBits, a: &[T], lanes: usize, middle: i32) {
-        let mut rounded = vec![0u8; self.values.len()];
-        // Sums of a block; its scale belongs to each of them.
-        let per_block = op.block / (4 * PARTS);
-        let scales = self.scales.chunks_mut(per_block.max(1));
-        for ((a, to), scales) in a.chunks(op.block).zip(rounded.chunks_mut(op.block)).zip(scales) {
-            let bits = |v: &T| (v.to_f64() as f32).to_bits() & 0x7fff_ffff;
-            let largest = f32::from_bits(a.iter().map(bits).fold(0, u32::max));
-            // What is no number makes all sums of its block none.
-            let scale = if largest.is_finite() { largest / LARGEST } else { f32::NAN };
-            let factor = Some(LARGEST / largest).filter(|f| f.is_finite()).unwrap_or(0.0);
-            for (to, v) in to.iter_mut().zip(a) {
-                *to = (v.to_f64() as f32 * factor + ROUNDING).to_bits() as u8;
-            }
-            scales.fill(scale);
-        }
-        let of_sum = |four: &[u8]| four.iter().map(|v| i32::from(*v as i8)).sum::<i32>();
-        for (start, four) in self.starts.iter_mut().zip(rounded.chunks_exact(4 * PARTS)) {
-            *start = of_sum(four);
-        }
-        let each = self.starts.chunks(per_block.max(1)).zip(self.scales.chunks(per_block.max(1)));
-        for (to, (sums, scales)) in self.sums.iter_mut().zip(each) {
-            *to = sums.iter().sum::<i32>() as f32 * scales.first().copied().unwrap_or(0.0);
-        }
-        self.starts.iter_mut().for_each(|start| *start *= -middle);
+    fn round<T: Real, const PARTS: usize>(
+        self,
+        op: MatMulNBits,
+        a: &[T],
+        [vectors, lanes]: [usize; 2],
+        middle: i32,
+    ) {
+        let rows = a.len() / op.k.max(1);
         let width = 4 * lanes;
-        let vectors = self.values.chunks_exact_mut(PARTS * width).zip(rounded.chunks_exact(PARTS * width));
-        for (to, from) in vectors {
-            let from = from.as_chunks::<PARTS>().0;
-            for (part, to) in to.chunks_exact_mut(width).enumerate() {
-                to.iter_mut().zip(from).for_each(|(to, from)| *to = from[part]);
+        let mut rounded = vec![0u8; vectors * width * PARTS];
+        let (mut starts, mut scales) = (vec![0i32; vectors * lanes], vec![0f32; vectors * lanes]);
+        // Sums of a block; its scale belongs to each of them.
+        let per_block = (op.block / (4 * PARTS)).max(1);
+        for (row, (a, sums)) in
+            a.chunks_exact(op.k.max(1)).zip(self.sums.chunks_mut(op.blocks().max(1))).enumerate()
+        {
+            let blocks = rounded.chunks_mut(op.block).zip(scales.chunks_mut(per_block));
+            for (a, (to, scales)) in a.chunks(op.block).zip(blocks) {
+                let bits = |v: &T| (v.to_f64() as f32).to_bits() & 0x7fff_ffff;
+                let largest = f32::from_bits(a.iter().map(bits).fold(0, u32::max));
+                // What is no number makes all sums of its block none.
+                let scale = if largest.is_finite() { largest / LARGEST } else { f32::NAN };
+                let factor = Some(LARGEST / largest).filter(|f| f.is_finite()).unwrap_or(0.0);
+                for (to, v) in to.iter_mut().zip(a) {
+                    *to = (v.to_f64() as f32 * factor + ROUNDING).to_bits() as u8;
+                }
+                scales.fill(scale);
             }
+            let of_sum = |four: &[u8]| four.iter().map(|v| i32::from(*v as i8)).sum::<i32>();
+            for (start, four) in starts.iter_mut().zip(rounded.chunks_exact(4 * PARTS)) {
+                *start = of_sum(four);
+            }
+            let each = starts.chunks(per_block).zip(scales.chunks(per_block));
+            for (to, (sums, scales)) in sums.iter_mut().zip(each) {
+                *to = sums.iter().sum::<i32>() as f32 * scales.first().copied().unwrap_or(0.0);
+            }
+            starts.iter_mut().for_each(|start| *start *= -middle);
+            // The first vector of the row, and how many lie from one of its vectors to the next.
+            let (first, step) = if rows == TILE[0] { (row, rows) } else { (row * vectors, 1) };
+            let to = self.values.chunks_exact_mut(PARTS * width).skip(first).step_by(step);
+            for (to, from) in to.zip(rounded.chunks_exact(PARTS * width)) {
+                let from = from.as_chunks::<PARTS>().0;
+                for (part, to) in to.chunks_exact_mut(width).enumerate() {
+                    to.iter_mut().zip(from).for_each(|(to, from)| *to = from[part]);
+                }
+            }
+            let to = self.starts.chunks_exact_mut(lanes).skip(first).step_by(step);
+            to.zip(starts.chunks_exact(lanes)).for_each(|(to, from)| to.copy_from_slice(from));
+            let to = self.scales.chunks_exact_mut(lanes).skip(first).step_by(step);
+            to.zip(scales.chunks_exact(lanes)).for_each(|(to, from)| to.copy_from_slice(from));
         }
     }
 }
@@ -358,7 +398,6 @@ impl Columns<'_> {
 
     /// The products of `R` rows and `C` columns.
     #[inline(always)]
-    #[allow(clippy::needless_range_loop, reason = "constant indices keep the totals in registers")]
     fn tile<D: Dot, const BITS: u32, const R: usize, const C: usize>(
         &self,
         dot: D,
@@ -368,15 +407,6 @@ impl Columns<'_> {
         mut add: impl FnMut(usize, usize, f32),
     ) {
         let (width, parts) = (4 * D::SUMS, 8 / BITS as usize);
-        let sums = left.vectors * D::SUMS;
-        let mut values: [&[u8]; R] = [&[]; R];
-        let mut starts: [&[i32]; R] = [&[]; R];
-        let mut row_scales: [&[f32]; R] = [&[]; R];
-        for r in 0..R {
-            values[r] = &left.values[(row + r) * sums * 4 * parts..][..sums * 4 * parts];
-            starts[r] = &left.starts[(row + r) * sums..][..sums];
-            row_scales[r] = &left.scales[(row + r) * sums..][..sums];
-        }
         let mut codes: [&[u8]; C] = [&[]; C];
         let mut scales: [&[f32]; C] = [&[]; C];
         for c in 0..C {
@@ -384,28 +414,57 @@ impl Columns<'_> {
             scales[c] = &self.scales[(first + c) * self.blocks..];
         }
         let mut totals = [[dot.reals(&[]); C]; R];
-        for j in 0..left.vectors {
-            // Scales of the next column may be read with those of a whole vector, where no sum takes them.
-            let end = if (j + 1) * width <= self.bytes { usize::MAX } else { self.blocks };
-            for c in 0..C {
-                let bytes = dot.bytes(&codes[c][j * width..]);
-                let scale =
-                    dot.spread(&scales[c][(j * D::SUMS) >> self.shift..end.min(scales[c].len())], self.shift);
-                for r in 0..R {
-                    let mut sum = dot.sums(&starts[r][j * D::SUMS..]);
-                    for i in 0..parts {
-                        let signed = dot.bytes(&values[r][(j * parts + i) * width..]);
-                        sum = dot.add_products::<BITS>(sum, dot.codes::<BITS>(bytes, i as u32), signed);
-                    }
-                    let row_scale = dot.reals(&row_scales[r][j * D::SUMS..]);
-                    totals[r][c] = dot.add_scaled(totals[r][c], sum, scale, row_scale);
+        let mut rows = left.tile::<R>(row, D::SUMS, parts);
+        let mut whole = codes.map(|codes| codes.chunks_exact(width));
+        let mut at = 0;
+        'vectors: for j in 0..left.vectors {
+            let mut vectors: [&[u8]; C] = [&[]; C];
+            unrolled!(C, |c| {
+                match whole[c].next() {
+                    Some(codes) => vectors[c] = codes,
+                    None => break 'vectors,
                 }
-            }
+            });
+            let Some(part) = rows.next() else { break };
+            at = (j * D::SUMS) >> self.shift;
+            let mut rest = scales;
+            unrolled!(C, |c| { rest[c] = &scales[c][at..] });
+            self.step::<D, BITS, R, C>(dot, part, vectors, rest, &mut totals);
+            at = ((j + 1) * D::SUMS) >> self.shift;
         }
-        for r in 0..R {
-            for c in 0..C {
-                add(r, first + c, dot.total(totals[r][c]));
-            }
+        // Fewer codes than a vector has; scales of the next column are not these.
+        if let Some(part) = rows.next() {
+            let rest = codes.map(|codes| codes.chunks_exact(width).remainder());
+            let scales = scales.map(|scales| &scales[at..self.blocks]);
+            self.step::<D, BITS, R, C>(dot, part, rest, scales, &mut totals);
         }
+        unrolled!(R, |r| {
+            unrolled!(C, |c| { add(r, first + c, dot.total(totals[r][c])) });
+        });
+    }
+
+    /// Adds the products of one vector of each row and column.
+    #[inline(always)]
+    fn step<D: Dot, const BITS: u32, const R: usize, const C: usize>(
+        &self,
+        dot: D,
+        part: Part<'_>,
+        codes: [&[u8]; C],
+        scales: [&[f32]; C],
+        totals: &mut [[D::Reals; C]; R],
+    ) {
+        let (sums, values) = (D::SUMS, 4 * D::SUMS * 8 / BITS as usize);
+        let (mut columns, mut column_scales) = ([dot.bytes(&[]); C], [dot.reals(&[]); C]);
+        unrolled!(C, |c| {
+            (columns[c], column_scales[c]) = (dot.bytes(codes[c]), dot.spread(scales[c], self.shift));
+        });
+        unrolled!(R, |r| {
+            let start = dot.sums(&part.starts[r * sums..]);
+            let row_scale = dot.reals(&part.scales[r * sums..]);
+            unrolled!(C, |c| {
+                let sum = dot.add_codes::<BITS>(start, columns[c], &part.values[r * values..]);
+                totals[r][c] = dot.add_scaled(totals[r][c], sum, column_scales[c], row_scale);
+            });
+        });
     }
 }
