@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::{__m128i, __m256, __m256i};
 
-use super::{Dot, RowDot, filled, unrolled};
+use super::{Dot, RowDot, filled};
 
 pub(crate) use pulp::x86::V3 as Avx2;
 

@@ -66,7 +66,12 @@ pub(crate) async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = closing.wait_for(|closing| *closing) => return,
+            _ = closing.wait_for(|closing| *closing) => {
+                drop(listener);
+                // Without further connections the transport would end before the health tells of the shutdown.
+                to.closed().await;
+                return;
+            }
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,

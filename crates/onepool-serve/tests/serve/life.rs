@@ -103,20 +103,29 @@ async fn a_shutdown_answers_what_is_under_way() {
     }
 }
 
+/// Several servers: which of a server's tasks hears of the shutdown first differs from one to the next.
 #[tokio::test]
 async fn a_client_that_watches_the_health_does_not_hold_up_a_shutdown() {
-    let folder = tempfile::tempdir().unwrap();
-    models::rows(folder.path(), 2);
-    let (server, client) = start(Config { grace: Duration::from_secs(3600), ..config(folder.path()) }).await;
-    let channel =
-        Channel::from_shared(format!("http://{}", server.address())).unwrap().connect().await.unwrap();
-    let asked = HealthCheckRequest { service: "rows".to_owned() };
-    let mut watched = HealthClient::new(channel).watch(asked).await.unwrap().into_inner();
-    assert_eq!(watched.message().await.unwrap().unwrap().status, 1);
-    assert!(server.shut_down().await);
-    // It hears of the end first.
-    assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
-    drop(client);
+    let watch = || async {
+        let folder = tempfile::tempdir().unwrap();
+        models::rows(folder.path(), 2);
+        let (server, client) =
+            start(Config { grace: Duration::from_secs(3600), ..config(folder.path()) }).await;
+        let channel =
+            Channel::from_shared(format!("http://{}", server.address())).unwrap().connect().await.unwrap();
+        let asked = HealthCheckRequest { service: "rows".to_owned() };
+        let mut watched = HealthClient::new(channel).watch(asked).await.unwrap().into_inner();
+        assert_eq!(watched.message().await.unwrap().unwrap().status, 1);
+        assert!(server.shut_down().await);
+        // It hears of the end first.
+        let told = tokio::time::timeout(Duration::from_secs(60), watched.message());
+        assert_eq!(told.await.expect("the client is told").unwrap().unwrap().status, 2);
+        drop(client);
+    };
+    let watching: Vec<_> = (0..16).map(|_| tokio::spawn(watch())).collect();
+    for watching in watching {
+        watching.await.unwrap();
+    }
 }
 
 /// The program in a process of its own.
