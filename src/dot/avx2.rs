@@ -36,17 +36,12 @@ impl Dot for Avx2 {
     #[inline(always)]
     fn right<const SIGNED: bool>(self, bytes: &[u8]) -> Self::Right {
         let halves = bytes.first_chunk::<32>().map(|bytes| bytes.as_chunks::<16>().0);
-        [0, 1].map(
-            #[inline(always)]
-            |i| {
-                let bytes = half(halves.and_then(|h| h.get(i)));
-                if SIGNED {
-                    self.avx2._mm256_cvtepi8_epi16(bytes)
-                } else {
-                    self.avx2._mm256_cvtepu8_epi16(bytes)
-                }
-            },
-        )
+        let (low, high) = (half(halves.and_then(|h| h.first())), half(halves.and_then(|h| h.get(1))));
+        if SIGNED {
+            [self.avx2._mm256_cvtepi8_epi16(low), self.avx2._mm256_cvtepi8_epi16(high)]
+        } else {
+            [self.avx2._mm256_cvtepu8_epi16(low), self.avx2._mm256_cvtepu8_epi16(high)]
+        }
     }
 
     #[inline(always)]
@@ -148,8 +143,7 @@ impl RowDot for Avx2 {
 
     #[inline(always)]
     fn total(self, reals: __m256) -> f32 {
-        let all: [f32; 8] = pulp::cast!(reals);
-        let [a, b, c, d] = [0, 1, 2, 3].map(|i| all[i] + all[i + 4]);
-        (a + c) + (b + d)
+        let [a, b, c, d, e, f, g, h]: [f32; 8] = pulp::cast!(reals);
+        ((a + e) + (c + g)) + ((b + f) + (d + h))
     }
 }

@@ -78,7 +78,11 @@ impl RowDot for Portable {
 
     #[inline(always)]
     fn codes<const BITS: u32>(self, bytes: Self::Bytes, i: u32) -> Self::Bytes {
-        if BITS >= 8 { bytes } else { bytes.map(|byte| byte >> (i * BITS) & (0xff >> (8 - BITS))) }
+        let mut codes = bytes;
+        if BITS < 8 {
+            codes.iter_mut().for_each(|byte| *byte = *byte >> (i * BITS) & (0xff >> (8 - BITS)));
+        }
+        codes
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use crate::dot::Unit;
 use crate::kernel::KernelError;
 use crate::kernel::codes::nbits::Zeros;
 use crate::ops::linalg::coded::{self, FEW_ROWS};
-use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, as_f32s, widened};
+use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, as_f32s, as_f32s_mut, widened};
 use crate::simd::wide;
 
 /// Sums in parallel.
@@ -58,18 +58,19 @@ impl Sizes {
             return Ok(());
         }
         let unit = Unit::best();
-        if self.op.rounds && unit.multiplies_many() {
+        if self.op.rounds
+            && unit.multiplies_many()
+            && let (Some(a), Some(y)) = (as_f32s(a), as_f32s_mut(y))
+        {
+            // Other inputs have the type of A.
             let scales = match half_scales {
-                Some(scales) => Some(Numbers::F16(scales)),
-                None => as_f32s(inputs.get(scales_at, n * blocks)?).map(Numbers::F32),
+                Some(scales) => Numbers::F16(scales),
+                None => Numbers::F32(as_f32s(inputs.get(scales_at, n * blocks)?).unwrap_or_default()),
             };
-            let zeros = numbers.map(as_f32s);
-            if let (Some(scales), None | Some(Some(_))) = (scales, zeros) {
-                let zeros = zeros.flatten().map(Numbers::F32);
-                let weights = Weights { codes, scales, zero_codes: packed.unwrap_or(&[]), zeros };
-                rounded::multiply(self, a, &weights, bias, y, unit);
-                return Ok(());
-            }
+            let zeros = numbers.and_then(as_f32s).map(Numbers::F32);
+            let weights = Weights { codes, scales, zero_codes: packed.unwrap_or(&[]), zeros };
+            rounded::multiply(self, a, &weights, bias.and_then(as_f32s), y, unit);
+            return Ok(());
         }
         let scales = match half_scales {
             Some(scales) => widened(scales),

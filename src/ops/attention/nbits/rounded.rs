@@ -9,7 +9,6 @@ use crate::ops::halves::Half;
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, Share};
 use crate::ops::par;
-use crate::ops::real::Real;
 use crate::simd::wide;
 
 /// Multiplications below which one thread is faster.
@@ -85,7 +84,7 @@ struct Rows<'a> {
 impl Rounded {
     /// Rounds rows of `op.k` elements for vectors of `lanes` sums. Sums begin with what `middle` times the elements
     /// takes away.
-    fn of<T: Real>(op: MatMulNBits, a: &[T], lanes: usize, middle: i32) -> Rounded {
+    fn of(op: MatMulNBits, a: &[f32], lanes: usize, middle: i32) -> Rounded {
         let (rows, blocks) = (a.len() / op.k.max(1), op.blocks());
         let vectors = op.bytes().div_ceil(4 * lanes);
         let (sums, values) = (vectors * lanes, vectors * lanes * 4 * op.parts());
@@ -103,14 +102,14 @@ impl Rounded {
             .zip(all.starts.chunks_mut(HIGH * sums.max(1)))
             .zip(all.scales.chunks_mut(HIGH * sums.max(1)))
             .zip(all.sums.chunks_mut(HIGH * blocks.max(1)));
-        let round = |((((a, values), starts), scales), sums): ((((&[T], _), _), _), _)| {
+        let round = |((((a, values), starts), scales), sums): ((((&[f32], _), _), _), _)| {
             let rows = Rows { values, starts, scales, sums };
             wide(
                 #[inline(always)]
                 || match op.bits {
-                    2 => rows.round::<T, 4>(op, a, [vectors, lanes], middle),
-                    4 => rows.round::<T, 2>(op, a, [vectors, lanes], middle),
-                    _ => rows.round::<T, 1>(op, a, [vectors, lanes], middle),
+                    2 => rows.round::<4>(op, a, [vectors, lanes], middle),
+                    4 => rows.round::<2>(op, a, [vectors, lanes], middle),
+                    _ => rows.round::<1>(op, a, [vectors, lanes], middle),
                 },
             );
         };
@@ -146,10 +145,10 @@ struct Part<'a> {
 impl Rows<'_> {
     /// Rounds the rows `a`, of as many `vectors` as they have each, for codes of which `PARTS` are in a byte.
     #[inline(always)]
-    fn round<T: Real, const PARTS: usize>(
+    fn round<const PARTS: usize>(
         self,
         op: MatMulNBits,
-        a: &[T],
+        a: &[f32],
         [vectors, lanes]: [usize; 2],
         middle: i32,
     ) {
@@ -164,13 +163,13 @@ impl Rows<'_> {
         {
             let blocks = rounded.chunks_mut(op.block).zip(scales.chunks_mut(per_block));
             for (a, (to, scales)) in a.chunks(op.block).zip(blocks) {
-                let bits = |v: &T| (v.to_f64() as f32).to_bits() & 0x7fff_ffff;
+                let bits = |v: &f32| v.to_bits() & 0x7fff_ffff;
                 let largest = f32::from_bits(a.iter().map(bits).fold(0, u32::max));
                 // What is no number makes all sums of its block none.
                 let scale = if largest.is_finite() { largest / LARGEST } else { f32::NAN };
                 let factor = Some(LARGEST / largest).filter(|f| f.is_finite()).unwrap_or(0.0);
                 for (to, v) in to.iter_mut().zip(a) {
-                    *to = (v.to_f64() as f32 * factor + ROUNDING).to_bits() as u8;
+                    *to = (v * factor + ROUNDING).to_bits() as u8;
                 }
                 scales.fill(scale);
             }
@@ -211,12 +210,12 @@ pub(super) struct Weights<'a> {
 }
 
 /// Makes the `sizes.m` rows of `y` of the rows of `a`.
-pub(super) fn multiply<T: Real>(
+pub(super) fn multiply(
     sizes: &Sizes,
-    a: &[T],
+    a: &[f32],
     weights: &Weights<'_>,
-    bias: Option<&[T]>,
-    y: &mut [T],
+    bias: Option<&[f32]>,
+    y: &mut [f32],
     unit: Unit,
 ) {
     let op = sizes.op;
@@ -231,7 +230,7 @@ pub(super) fn multiply<T: Real>(
         strips,
     };
     let end = |strip: usize, of: usize| (strips * (strip + 1) / of * STRIP).min(op.n);
-    cut.share([sizes.m, op.n], y.chunks_mut(op.n.max(1)), Threads::All, end, |mut share: Share<'_, T>| {
+    cut.share([sizes.m, op.n], y.chunks_mut(op.n.max(1)), Threads::All, end, |mut share: Share<'_, f32>| {
         let first = share.strip.checked_sub(1).map_or(0, |before| end(before, share.strips));
         let (row, rows) = (share.row, &mut share.rows);
         unit.run(Task { sizes, left: &left, weights, bias, row, first, rows });
@@ -239,17 +238,17 @@ pub(super) fn multiply<T: Real>(
 }
 
 /// Rows from `row` on of columns from `first` on.
-struct Task<'t, 'y, 'a, T> {
+struct Task<'t, 'y, 'a> {
     sizes: &'t Sizes,
     left: &'t Rounded,
     weights: &'t Weights<'a>,
-    bias: Option<&'t [T]>,
+    bias: Option<&'t [f32]>,
     row: usize,
     first: usize,
-    rows: &'t mut [&'y mut [T]],
+    rows: &'t mut [&'y mut [f32]],
 }
 
-impl<T: Real> WithDot for Task<'_, '_, '_, T> {
+impl WithDot for Task<'_, '_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -262,7 +261,7 @@ impl<T: Real> WithDot for Task<'_, '_, '_, T> {
     }
 }
 
-impl<T: Real> Task<'_, '_, '_, T> {
+impl Task<'_, '_, '_> {
     #[inline(always)]
     fn run<D: Dot, const BITS: u32>(self, dot: D) {
         let Task { sizes, left, weights, bias, row, first, rows } = self;
@@ -289,9 +288,8 @@ impl<T: Real> Task<'_, '_, '_, T> {
                         // What zero points take away, less the bias.
                         let zeros = zeros.get(c * blocks..).and_then(|zeros| zeros.get(..blocks));
                         let taken = zeros.map_or(0.0, |zeros| products(zeros, sums));
-                        let bias =
-                            bias.and_then(|bias| bias.get(column + c)).map_or(0.0, |b| b.to_f64() as f32);
-                        *y = T::from_f64((bias - taken).into());
+                        let bias = bias.and_then(|bias| bias.get(column + c)).copied().unwrap_or(0.0);
+                        *y = bias - taken;
                     }
                 }
                 let mut done = 0;
@@ -299,7 +297,7 @@ impl<T: Real> Task<'_, '_, '_, T> {
                     let (from, high) = (row + done, rows.len());
                     let mut add = |r: usize, c: usize, sum: f32| {
                         if let Some(y) = rows.get_mut(r).and_then(|row| row.get_mut(at + c)) {
-                            *y += T::from_f64(sum.into());
+                            *y += sum;
                         }
                     };
                     let mut c = 0;
