@@ -66,7 +66,7 @@ pub(crate) async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = closing.wait_for(|closing| *closing) => {
+            () = async { drop(closing.wait_for(|closing| *closing).await) } => {
                 drop(listener);
                 // Without further connections the transport would end before the health tells of the shutdown.
                 to.closed().await;
