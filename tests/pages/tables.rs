@@ -8,6 +8,7 @@ use super::records::Records;
 pub(crate) const LAVAPIPE: &str = "2-core-lavapipe";
 pub(crate) const H200: &str = "h200";
 const H100: &str = "h100";
+const CPU: &str = "2-core-avx2";
 
 /// Vendor's peak of float32 outside the tensor cores and of float16 in them, TFLOP/s.
 const PEAKS: [f64; 2] = [67.0, 989.0];
@@ -195,21 +196,22 @@ fn peer_models(records: &Records) -> String {
     )
 }
 
-fn language(records: &Records) -> String {
+/// Language models on a machine beside another program.
+fn language(records: &Records, machine: &str, peer: &str) -> String {
     let row = |case: &str| {
         let mut cells = vec![case.to_owned()];
         for metric in ["prompt", "text"] {
-            let get = |metric: &str| records.get(H100, "language", case, metric);
-            let (own, peer) = (get(metric), get(&format!("{metric}; llama.cpp")));
+            let get = |metric: &str| records.get(machine, "language", case, metric);
+            let (own, peer) = (get(metric), get(&format!("{metric}; {peer}")));
             cells.extend([digits(own), digits(peer), format!("{:.2}", own / peer)]);
         }
         cells
     };
-    let rows: Vec<_> = records.cases(H100, "language").into_iter().map(row).collect();
+    let rows: Vec<_> = records.cases(machine, "language").into_iter().map(row).collect();
     format!(
-        "Tokens per second, {H100}, {}.\n\n{}",
-        records.days_on(H100, "language"),
-        table(&["model", "prompt", "llama.cpp", "ratio", "text", "llama.cpp", "ratio"], &rows)
+        "Tokens per second, {machine}, {}.\n\n{}",
+        records.days_on(machine, "language"),
+        table(&["model", "prompt", peer, "ratio", "text", peer, "ratio"], &rows)
     )
 }
 
@@ -354,7 +356,8 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("operators", operators(records)),
         ("peer-operators", peer_operators(records)),
         ("peer-models", peer_models(records)),
-        ("language", language(records)),
+        ("language", language(records, H100, "llama.cpp")),
+        ("language-cpu", language(records, CPU, "onnxruntime")),
         ("sharing", sharing(records)),
         ("process-memory", process_memory(records)),
         ("weights-once", weights_once(records)),

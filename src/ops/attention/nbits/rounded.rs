@@ -19,7 +19,7 @@ const TASK: usize = 500_000;
 const BAND: usize = 16;
 /// Columns of one step; tasks begin at its multiples.
 const STRIP: usize = 4;
-/// Rows of a tile, and its columns; a single row is multiplied by a whole strip at a time.
+/// Rows of a tile, and its columns.
 const TILE: [usize; 2] = [4, 2];
 /// Bytes of rounded rows that are multiplied by all columns of a task before the next rows: they stay in the second
 /// cache.
@@ -384,14 +384,11 @@ impl Columns<'_> {
             self.tile::<D, BITS, HIGH, 1>(dot, left, row, c, &mut *add);
             return 1;
         }
+        // One column after the other: memory is read in order.
         for r in 0..rows {
-            if n == STRIP {
-                self.tile::<D, BITS, 1, STRIP>(dot, left, row + r, c, |_, c, sum| add(r, c, sum));
-            } else {
-                self.tile::<D, BITS, 1, 1>(dot, left, row + r, c, |_, c, sum| add(r, c, sum));
-            }
+            self.tile::<D, BITS, 1, 1>(dot, left, row + r, c, |_, c, sum| add(r, c, sum));
         }
-        if n == STRIP { STRIP } else { 1 }
+        1
     }
 
     /// The products of `R` rows and `C` columns.
