@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use onepool::backend::sim::SimConfig;
-use onepool::device::{Buffer, Context, Error, KernelArg, Problem};
+use onepool::device::{Buffer, Context, Error, KernelArg, Lent, Problem};
 use onepool::memory::host::HostRegion;
 use onepool::memory::import::{ImportError, ReadWrite, Refusal};
 use onepool::recording::Recording;
@@ -140,6 +140,60 @@ fn two_slices_in_one_page_share_one_import() {
         assert!(matches!(problem(refused), Problem::OutOfBounds { .. }));
     });
     assert!(slice.iter().all(|value| value.to_bits() == 1));
+    assert_eq!(context.validation_messages(), Vec::<String>::new());
+}
+
+#[test]
+fn memory_held_together_has_one_import_and_is_released_with_its_last_share() {
+    let context = sim(SimConfig::coherent());
+    let mut bytes = vec![0u8; 6 * 4096];
+    let first_page = bytes.as_ptr().align_offset(4096);
+    let start = NonNull::from(&mut bytes[first_page..]).cast::<u8>();
+    let released = Arc::new(AtomicU32::new(0));
+    // The second begins amid the last page of the first; the third has pages of its own.
+    let [low, high, apart] = [(0, 4096 + 256), (4096 + 256, 4096), (4 * 4096, 256)].map(|(at, bytes)| {
+        let count = Arc::clone(&released);
+        let release = Box::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        #[allow(unsafe_code, reason = "the vector outlives the imports")]
+        // SAFETY: the parts are of the vector, which is not touched and lives until the imports are dropped below.
+        unsafe {
+            Lent::raw(start.byte_add(at), bytes, ReadWrite::ReadWrite, release)
+        }
+    });
+    let held = Lent::hold_together(&[&high, &apart, &low], &context);
+    assert_eq!((context.usage().imports, context.usage().imported), (1, 3 * 4096));
+    let (first, second) = (low.import(&context).unwrap(), high.import(&context).unwrap());
+    assert_eq!(context.usage().imports, 1);
+    assert_eq!(first.range().buffer, second.range().buffer);
+    assert_eq!(second.range().offset, 4096 + 256);
+    drop(held);
+    let queue = context.queue().unwrap();
+    queue.enqueue_fill(&second, 7).unwrap();
+    queue.finish().unwrap();
+    // Pages of the first are in the import still.
+    drop((first, low));
+    assert_eq!(released.load(Ordering::SeqCst), 0);
+    drop((second, high));
+    assert_eq!((released.load(Ordering::SeqCst), context.usage().imported), (2, 0));
+    drop(apart);
+    assert_eq!(released.load(Ordering::SeqCst), 3);
+    // Without what is held, the second finds its first page taken.
+    let [low, high] = [(0, 4096 + 256), (4096 + 256, 4096)].map(|(at, bytes)| {
+        #[allow(unsafe_code, reason = "the vector outlives the imports")]
+        // SAFETY: as above.
+        unsafe {
+            Lent::raw(start.byte_add(at), bytes, ReadWrite::ReadWrite, Box::new(|| ()))
+        }
+    });
+    let first = low.import(&context).unwrap();
+    let refused = refusal(high.import(&context).unwrap_err());
+    assert!(matches!(refused, Refusal::PageInUse { .. }), "{refused}");
+    // Nor is anything held where that is so.
+    drop(Lent::hold_together(&[&low, &high], &context));
+    assert_eq!(context.usage().imports, 1);
+    drop(first);
     assert_eq!(context.validation_messages(), Vec::<String>::new());
 }
 

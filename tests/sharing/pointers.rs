@@ -1,10 +1,6 @@
 //! Zero copy on pointers of every kind, and the path that is reported for them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use onepool::device::Lent;
-use onepool::memory::import::{Path, ReadWrite, Reason, Refusal, Verdict};
+use onepool::memory::import::{Path, Reason, Refusal, Verdict};
 use onepool::memory::range::ByteRange;
 use onepool::{HostRegion, Memory};
 
@@ -211,51 +207,6 @@ fn borrowed_tensors_that_share_pages_are_imported_as_one() {
             assert_eq!(got[of(y)], want, "{device}");
         }
         assert_eq!(context.usage().imported, 0, "{device}");
-        check_messages(&context);
-    }
-}
-
-/// Memory of a foreign caller is released once no import has a page of it.
-#[test]
-fn lent_tensors_that_share_pages_are_released_together() {
-    let n = 16 * 1024 + 64;
-    for device in ["sim", "vulkan"] {
-        let context = open(device);
-        let session = session(abs(n), &context);
-        let mut region = HostRegion::new(5 * 4 * n).unwrap();
-        let all = region.as_mut_slice_of::<f32>().unwrap();
-        all.copy_from_slice(&numbers(5 * n, 6));
-        let start = std::ptr::NonNull::from(all).cast::<u8>();
-        let released = Arc::new(AtomicUsize::new(0));
-        let lend = |part: usize| {
-            let count = Arc::clone(&released);
-            let release = Box::new(move || {
-                count.fetch_add(1, Ordering::SeqCst);
-            });
-            #[allow(unsafe_code, reason = "the region outlives the imports")]
-            // SAFETY: the parts are of the region, which no one touches while the binding lives.
-            Memory::lent(unsafe {
-                let start = start.byte_add(4 * n * part);
-                Lent::raw(start, 4 * n as u64, ReadWrite::ReadWrite, release)
-            })
-        };
-        let mut binding = session.bind().input("x", lend(1)).output("y", lend(0)).build().unwrap();
-        binding.run().unwrap();
-        // No page of the former ones.
-        binding.rebind_all([("x", lend(4))], [("y", lend(3))]).unwrap();
-        binding.run().unwrap();
-        for name in ["x", "y"] {
-            assert_eq!(path(binding.verdicts(), name), Path::Imported, "{device}: {name}");
-        }
-        assert_eq!(released.load(Ordering::SeqCst), 0, "{device}");
-        drop(binding);
-        assert_eq!(released.load(Ordering::SeqCst), 4, "{device}");
-        assert_eq!(context.usage().imported, 0, "{device}");
-        let (got, numbers) = (region.as_slice_of::<f32>().unwrap(), numbers(5 * n, 6));
-        for (x, y) in [(1, 0), (4, 3)] {
-            let want: Vec<f32> = numbers[x * n..(x + 1) * n].iter().map(|v| v.abs()).collect();
-            assert_eq!(got[y * n..(y + 1) * n], want, "{device}");
-        }
         check_messages(&context);
     }
 }
