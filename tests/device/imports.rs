@@ -144,6 +144,7 @@ fn two_slices_in_one_page_share_one_import() {
 }
 
 #[test]
+#[allow(unsafe_code, reason = "the vector outlives the imports")]
 fn memory_held_together_has_one_import_and_is_released_with_its_last_share() {
     let context = sim(SimConfig::coherent());
     let mut bytes = vec![0u8; 6 * 4096];
@@ -156,11 +157,8 @@ fn memory_held_together_has_one_import_and_is_released_with_its_last_share() {
         let release = Box::new(move || {
             count.fetch_add(1, Ordering::SeqCst);
         });
-        #[allow(unsafe_code, reason = "the vector outlives the imports")]
         // SAFETY: the parts are of the vector, which is not touched and lives until the imports are dropped below.
-        unsafe {
-            Lent::raw(start.byte_add(at), bytes, ReadWrite::ReadWrite, release)
-        }
+        unsafe { Lent::raw(start.byte_add(at), bytes, ReadWrite::ReadWrite, release) }
     });
     let held = Lent::hold_together(&[&high, &apart, &low], &context);
     assert_eq!((context.usage().imports, context.usage().imported), (1, 3 * 4096));
@@ -181,11 +179,8 @@ fn memory_held_together_has_one_import_and_is_released_with_its_last_share() {
     assert_eq!(released.load(Ordering::SeqCst), 3);
     // Without what is held, the second finds its first page taken.
     let [low, high] = [(0, 4096 + 256), (4096 + 256, 4096)].map(|(at, bytes)| {
-        #[allow(unsafe_code, reason = "the vector outlives the imports")]
         // SAFETY: as above.
-        unsafe {
-            Lent::raw(start.byte_add(at), bytes, ReadWrite::ReadWrite, Box::new(|| ()))
-        }
+        unsafe { Lent::raw(start.byte_add(at), bytes, ReadWrite::ReadWrite, Box::new(|| ())) }
     });
     let first = low.import(&context).unwrap();
     let refused = refusal(high.import(&context).unwrap_err());
