@@ -7,23 +7,12 @@
 /// Code for each `$i` below `$count`, which is at most 4 and known to the compiler: what is indexed by `$i` stays in
 /// registers, which a loop of many instructions prevents.
 macro_rules! unrolled {
-    ($count:expr, |$i:ident| $body:block) => {{
-        if $count > 0 {
-            let $i = 0;
+    ($count:expr, |$i:ident| $body:block) => { unrolled!(@ $count, $i, $body, 0 1 2 3) };
+    (@ $count:expr, $i:ident, $body:block, $($n:literal)*) => {{
+        $(if $count > $n {
+            let $i = $n;
             $body
-        }
-        if $count > 1 {
-            let $i = 1;
-            $body
-        }
-        if $count > 2 {
-            let $i = 2;
-            $body
-        }
-        if $count > 3 {
-            let $i = 3;
-            $body
-        }
+        })*
     }};
 }
 pub(crate) use unrolled;

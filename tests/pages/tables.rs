@@ -196,7 +196,7 @@ fn peer_models(records: &Records) -> String {
     )
 }
 
-/// Language models on a machine beside another program.
+/// Rates of language models on a machine, and those of another program.
 fn language(records: &Records, machine: &str, peer: &str) -> String {
     let row = |case: &str| {
         let mut cells = vec![case.to_owned()];

@@ -200,7 +200,7 @@ fn tensors_that_share_pages_are_used_in_place() {
         let model = model();
         let info = provider.compile(&model).unwrap();
         let before = stats();
-        // Neighbours, in both orders; then one beside the place of the run before, and that again.
+        // Tensors that share a page, in both orders; then some that share one with a tensor of the previous run.
         for at in [[0, 1], [1, 0], [2, 3], [0, 1], [1, 2], [4, 3]] {
             let source = context(rows).inputs.remove(0).unwrap().values;
             let [x, y] = at.map(|at| at * each);
