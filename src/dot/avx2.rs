@@ -124,6 +124,17 @@ impl RowDot for Avx2 {
     }
 
     #[inline(always)]
+    fn plus(self, a: __m256i, b: __m256i) -> __m256i {
+        self.avx2._mm256_add_epi32(a, b)
+    }
+
+    #[inline(always)]
+    fn fours(self, [a, b, c, d]: [__m256i; 4]) -> __m256i {
+        let avx2 = self.avx2;
+        avx2._mm256_hadd_epi32(avx2._mm256_hadd_epi32(a, b), avx2._mm256_hadd_epi32(c, d))
+    }
+
+    #[inline(always)]
     fn reals(self, from: &[f32]) -> __m256 {
         pulp::cast!(filled::<f32, 8>(from))
     }
@@ -132,6 +143,11 @@ impl RowDot for Avx2 {
     fn spread(self, from: &[f32], shift: u32) -> __m256 {
         let places: __m256i = pulp::cast!([0u32, 1, 2, 3, 4, 5, 6, 7]);
         let places = self.avx2._mm256_srl_epi32(places, self.sse2._mm_cvtsi32_si128(shift as i32));
+        self.avx2._mm256_permutevar8x32_ps(self.reals(from), places)
+    }
+
+    #[inline(always)]
+    fn pick(self, from: &[f32], places: __m256i) -> __m256 {
         self.avx2._mm256_permutevar8x32_ps(self.reals(from), places)
     }
 

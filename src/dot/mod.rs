@@ -74,17 +74,45 @@ pub(crate) trait RowDot: Copy {
         sums
     }
 
+    /// The sums of both.
+    fn plus(self, a: Self::Sums, b: Self::Sums) -> Self::Sums;
+
+    /// Of four vectors the sums of four neighbours each: sum `i` is of those of vector `i % 4` from sum `i - i % 4` on.
+    fn fours(self, vectors: [Self::Sums; 4]) -> Self::Sums;
+
     /// Numbers; zeros where `from` has fewer.
     fn reals(self, from: &[f32]) -> Self::Reals;
 
     /// Number `i >> shift` of `from` for sum `i`; zeros where `from` has fewer.
     fn spread(self, from: &[f32], shift: u32) -> Self::Reals;
 
+    /// Number `places[i]` of `from` for sum `i`, where all places are less than [`RowDot::SUMS`]; zeros where `from` has
+    /// fewer.
+    fn pick(self, from: &[f32], places: Self::Sums) -> Self::Reals;
+
     /// `total + sums * (a * b)`.
     fn add_scaled(self, total: Self::Reals, sums: Self::Sums, a: Self::Reals, b: Self::Reals) -> Self::Reals;
 
     /// The sum of all numbers.
     fn total(self, reals: Self::Reals) -> f32;
+}
+
+/// The largest absolute value of a rounded element.
+const LARGEST: f32 = 127.0;
+/// Added to a number, it leaves the nearest integer in the lowest bits.
+const ROUNDING: f32 = 12_582_912.0;
+
+/// Rounds the elements `a` to signed bytes, of which none is -128. Returns what these are multiplied by; it is no number
+/// where an element is infinite or none.
+#[inline(always)]
+pub(crate) fn round_block(a: &[f32], to: &mut [u8]) -> f32 {
+    let bits = |v: &f32| v.to_bits() & 0x7fff_ffff;
+    let largest = f32::from_bits(a.iter().map(bits).fold(0, u32::max));
+    let factor = Some(LARGEST / largest).filter(|factor| factor.is_finite()).unwrap_or(0.0);
+    for (to, v) in to.iter_mut().zip(a) {
+        *to = (v * factor + ROUNDING).to_bits() as u8;
+    }
+    if largest.is_finite() { largest / LARGEST } else { f32::NAN }
 }
 
 /// The first `N` elements of `from`, zeros where it has fewer.
@@ -356,6 +384,37 @@ mod tests {
         rows_are_exact::<2>();
         rows_are_exact::<4>();
         rows_are_exact::<8>();
+    }
+
+    #[test]
+    fn four_vectors_become_one_of_their_sums() {
+        struct Fours;
+        impl WithDot for Fours {
+            type Output = ();
+            #[inline(always)]
+            fn with<D: Dot>(self, dot: D) {
+                let numbers: Vec<i32> = (0..4 * D::SUMS as i32).map(|i| i * i - 70).collect();
+                let mut vectors = [dot.sums(&[]); 4];
+                for (to, from) in vectors.iter_mut().zip(numbers.chunks(D::SUMS)) {
+                    *to = dot.plus(dot.sums(from), dot.sums(&[5]));
+                }
+                let scales: Vec<f32> = (0..D::SUMS).map(|i| (i + 1) as f32).collect();
+                let fours = dot.fours(vectors);
+                // One sum at a time: the others are multiplied by zero.
+                for i in 0..D::SUMS {
+                    let (from, five) = (i % 4 * D::SUMS + (i - i % 4), if i < 4 { 5 } else { 0 });
+                    let want = numbers[from..from + 4].iter().sum::<i32>() + five;
+                    let mut places = vec![0; D::SUMS];
+                    places[i] = (D::SUMS - 1 - i) as i32;
+                    let mut own = vec![0.0; D::SUMS];
+                    own[i] = 1.0;
+                    let picked = dot.pick(&scales, dot.sums(&places));
+                    let total = dot.add_scaled(dot.reals(&[]), fours, picked, dot.reals(&own));
+                    assert_eq!(dot.total(total), (want * (D::SUMS - i) as i32) as f32, "sum {i}");
+                }
+            }
+        }
+        Unit::all().for_each(|unit| unit.run(Fours));
     }
 
     #[test]

@@ -115,6 +115,17 @@ impl RowDot for Neon {
     }
 
     #[inline(always)]
+    fn plus(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        self.neon.vaddq_s32(a, b)
+    }
+
+    #[inline(always)]
+    fn fours(self, [a, b, c, d]: [int32x4_t; 4]) -> int32x4_t {
+        let neon = self.neon;
+        neon.vpaddq_s32(neon.vpaddq_s32(a, b), neon.vpaddq_s32(c, d))
+    }
+
+    #[inline(always)]
     fn reals(self, from: &[f32]) -> float32x4_t {
         pulp::cast!(filled::<f32, 4>(from))
     }
@@ -123,6 +134,12 @@ impl RowDot for Neon {
     fn spread(self, from: &[f32], shift: u32) -> float32x4_t {
         let from = filled::<f32, 4>(from);
         pulp::cast!([from[0], from[1 >> shift.min(2)], from[2 >> shift.min(2)], from[3 >> shift.min(2)]])
+    }
+
+    #[inline(always)]
+    fn pick(self, from: &[f32], places: int32x4_t) -> float32x4_t {
+        let (from, places): (_, [u32; 4]) = (filled::<f32, 4>(from), pulp::cast!(places));
+        pulp::cast!(places.map(|place| from[place as usize % 4]))
     }
 
     #[inline(always)]

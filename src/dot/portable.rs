@@ -106,6 +106,19 @@ impl RowDot for Portable {
     }
 
     #[inline(always)]
+    fn plus(self, a: Self::Sums, b: Self::Sums) -> Self::Sums {
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+
+    #[inline(always)]
+    fn fours(self, vectors: [Self::Sums; 4]) -> Self::Sums {
+        std::array::from_fn(|i| {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|k| vectors[i % 4][i - i % 4 + k]);
+            a.wrapping_add(b).wrapping_add(c.wrapping_add(d))
+        })
+    }
+
+    #[inline(always)]
     fn reals(self, from: &[f32]) -> Self::Reals {
         filled(from)
     }
@@ -114,6 +127,12 @@ impl RowDot for Portable {
     fn spread(self, from: &[f32], shift: u32) -> Self::Reals {
         let from = filled::<f32, LANES>(from);
         std::array::from_fn(|i| from[i >> shift.min(3)])
+    }
+
+    #[inline(always)]
+    fn pick(self, from: &[f32], places: Self::Sums) -> Self::Reals {
+        let from = filled::<f32, LANES>(from);
+        places.map(|place| from[place as usize % LANES])
     }
 
     #[inline(always)]

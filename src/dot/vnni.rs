@@ -98,6 +98,19 @@ impl RowDot for Vnni {
     }
 
     #[inline(always)]
+    fn plus(self, a: __m512i, b: __m512i) -> __m512i {
+        self.avx512f._mm512_add_epi32(a, b)
+    }
+
+    #[inline(always)]
+    fn fours(self, [a, b, c, d]: [__m512i; 4]) -> __m512i {
+        let f = self.avx512f;
+        let pairs = |a, b| self.plus(f._mm512_unpacklo_epi32(a, b), f._mm512_unpackhi_epi32(a, b));
+        let (ab, cd) = (pairs(a, b), pairs(c, d));
+        self.plus(f._mm512_unpacklo_epi64(ab, cd), f._mm512_unpackhi_epi64(ab, cd))
+    }
+
+    #[inline(always)]
     fn reals(self, from: &[f32]) -> __m512 {
         pulp::cast!(filled::<f32, 16>(from))
     }
@@ -106,6 +119,11 @@ impl RowDot for Vnni {
     fn spread(self, from: &[f32], shift: u32) -> __m512 {
         let places: __m512i = pulp::cast!([0u32, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
         let places = self.avx512f._mm512_srl_epi32(places, pulp::cast!([u64::from(shift), 0]));
+        self.avx512f._mm512_permutexvar_ps(places, self.reals(from))
+    }
+
+    #[inline(always)]
+    fn pick(self, from: &[f32], places: __m512i) -> __m512 {
         self.avx512f._mm512_permutexvar_ps(places, self.reals(from))
     }
 

@@ -4,7 +4,7 @@
 use half::f16;
 
 use super::{MatMulNBits, Sizes};
-use crate::dot::{Dot, Unit, WithDot, unrolled};
+use crate::dot::{Dot, Unit, WithDot, round_block, unrolled};
 use crate::ops::halves::Half;
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, Share};
@@ -14,20 +14,16 @@ use crate::simd::wide;
 /// Multiplications below which one thread is faster.
 const PARALLEL: usize = 400_000;
 /// Multiplications of one task at least.
-const TASK: usize = 500_000;
+const TASK: usize = 125_000;
 /// Rows that one task has at least.
 const BAND: usize = 16;
 /// Columns of one step; tasks begin at its multiples.
-const STRIP: usize = 4;
+const STRIP: usize = 16;
 /// Rows of a tile, and its columns.
 const TILE: [usize; 2] = [4, 2];
 /// Bytes of rounded rows that are multiplied by all columns of a task before the next rows: they stay in the second
 /// cache.
 const TOGETHER: usize = 256 << 10;
-/// The largest absolute value of a rounded element.
-const LARGEST: f32 = 127.0;
-/// Added to a number, it leaves the nearest integer in the lowest bits.
-const ROUNDING: f32 = 12_582_912.0;
 /// Numbers that are read after the last one that counts.
 const BEYOND: usize = 64;
 
@@ -71,6 +67,13 @@ struct Rounded {
     scales: Vec<f32>,
     /// Of each row and block the sum of its rounded elements; row by row.
     sums: Vec<f32>,
+    /// The first of the rows after the last whole tile.
+    loose: usize,
+    /// Of those rows, of each four vectors the starts of four sums together, as `RowDot::fours` places them; none where
+    /// blocks have fewer sums.
+    four_starts: Vec<i32>,
+    /// The scales of those.
+    four_scales: Vec<f32>,
 }
 
 /// Where the parts of some rows are written.
@@ -87,6 +90,8 @@ impl Rounded {
     fn of(op: MatMulNBits, a: &[f32], lanes: usize, middle: i32) -> Rounded {
         let (rows, blocks) = (a.len() / op.k.max(1), op.blocks());
         let vectors = op.bytes().div_ceil(4 * lanes);
+        // Without a tile, vectors are multiplied four at a time.
+        let vectors = if rows < TILE[0] { vectors.next_multiple_of(4) } else { vectors };
         let (sums, values) = (vectors * lanes, vectors * lanes * 4 * op.parts());
         let mut all = Rounded {
             vectors,
@@ -94,6 +99,9 @@ impl Rounded {
             starts: vec![0; rows * sums],
             scales: vec![0.0; rows * sums],
             sums: vec![0.0; rows * blocks],
+            loose: rows - rows % TILE[0],
+            four_starts: Vec::new(),
+            four_scales: Vec::new(),
         };
         const HIGH: usize = TILE[0];
         let each = a
@@ -118,7 +126,41 @@ impl Rounded {
         } else {
             par::share(each, round);
         }
+        if op.block * op.bits >= 32 * 4 {
+            all.join_fours(lanes);
+        }
         all
+    }
+
+    /// Makes the starts and scales of four sums together.
+    fn join_fours(&mut self, lanes: usize) {
+        let of_row = self.vectors * lanes;
+        let starts = self.starts.get(self.loose * of_row..).unwrap_or_default();
+        let scales = self.scales.get(self.loose * of_row..).unwrap_or_default();
+        let rows = starts.chunks_exact(of_row.max(1)).zip(scales.chunks_exact(of_row.max(1)));
+        for (starts, scales) in rows {
+            for (starts, scales) in starts.chunks_exact(4 * lanes).zip(scales.chunks_exact(4 * lanes)) {
+                for i in 0..lanes {
+                    let first = i % 4 * lanes + (i - i % 4);
+                    self.four_starts.push(starts[first..first + 4].iter().sum());
+                    self.four_scales.push(scales[first]);
+                }
+            }
+        }
+    }
+
+    /// Of row `row`, which is after the last whole tile, the values of each four vectors, and the starts and scales of
+    /// four sums together.
+    #[inline(always)]
+    fn fours(&self, row: usize, lanes: usize, parts: usize) -> impl Iterator<Item = Part<'_>> {
+        let fours = self.vectors / 4 * lanes;
+        let of = (row - self.loose) * fours..(row - self.loose + 1) * fours;
+        let starts = self.four_starts.get(of.clone()).unwrap_or_default().chunks_exact(lanes);
+        let scales = self.four_scales.get(of).unwrap_or_default().chunks_exact(lanes);
+        let values = self.vectors * lanes * 4 * parts;
+        let values = self.values.get(row * values..(row + 1) * values).unwrap_or_default();
+        let values = values.chunks_exact(16 * lanes * parts);
+        values.zip(starts).zip(scales).map(|((values, starts), scales)| Part { values, starts, scales })
     }
 
     /// Of rows of a tile of `R` rows from `row` on, the values, the starts and the scales of each vector.
@@ -163,15 +205,7 @@ impl Rows<'_> {
         {
             let blocks = rounded.chunks_mut(op.block).zip(scales.chunks_mut(per_block));
             for (a, (to, scales)) in a.chunks(op.block).zip(blocks) {
-                let bits = |v: &f32| v.to_bits() & 0x7fff_ffff;
-                let largest = f32::from_bits(a.iter().map(bits).fold(0, u32::max));
-                // What is no number makes all sums of its block none.
-                let scale = if largest.is_finite() { largest / LARGEST } else { f32::NAN };
-                let factor = Some(LARGEST / largest).filter(|f| f.is_finite()).unwrap_or(0.0);
-                for (to, v) in to.iter_mut().zip(a) {
-                    *to = (v * factor + ROUNDING).to_bits() as u8;
-                }
-                scales.fill(scale);
+                scales.fill(round_block(a, to));
             }
             let of_sum = |four: &[u8]| four.iter().map(|v| i32::from(*v as i8)).sum::<i32>();
             for (start, four) in starts.iter_mut().zip(rounded.chunks_exact(4 * PARTS)) {
@@ -377,28 +411,63 @@ impl Columns<'_> {
         const HIGH: usize = TILE[0];
         const WIDE: usize = TILE[1];
         if rows == HIGH && n >= WIDE {
-            self.tile::<D, BITS, HIGH, WIDE>(dot, left, row, c, &mut *add);
+            self.tile::<D, BITS, HIGH, WIDE>(dot, left, row, (c, 0), &mut *add);
             return WIDE;
         }
         if rows == HIGH {
-            self.tile::<D, BITS, HIGH, 1>(dot, left, row, c, &mut *add);
+            self.tile::<D, BITS, HIGH, 1>(dot, left, row, (c, 0), &mut *add);
             return 1;
         }
         // One column after the other: memory is read in order.
         for r in 0..rows {
-            self.tile::<D, BITS, 1, 1>(dot, left, row + r, c, |_, c, sum| add(r, c, sum));
+            add(r, c, self.line::<D, BITS>(dot, left, row + r, c));
         }
         1
     }
 
-    /// The products of `R` rows and `C` columns.
+    /// The product of a row after the last whole tile and a column.
+    #[inline(always)]
+    fn line<D: Dot, const BITS: u32>(&self, dot: D, left: &Rounded, row: usize, c: usize) -> f32 {
+        let (width, parts) = (4 * D::SUMS, 8 / BITS as usize);
+        let codes = self.codes.get(c * self.bytes..).unwrap_or_default();
+        let scales = self.scales.get(c * self.blocks..).unwrap_or_default();
+        let place = |i: usize| (i % 4 * D::SUMS + (i - i % 4)) >> self.shift;
+        // What is after the column is multiplied by zeros: codes of the next one, but not its scales, which may be infinite.
+        let last = (left.vectors.saturating_sub(4) * D::SUMS) >> self.shift;
+        let last = self.blocks.saturating_sub(last + 1);
+        let places: [i32; 16] = std::array::from_fn(|i| place(i) as i32);
+        let last_places = dot.sums(&places.map(|place| place.min(last as i32)));
+        let places = dot.sums(&places);
+        let mut total = dot.reals(&[]);
+        let mut done = 0;
+        for (codes, part) in codes.chunks_exact(4 * width).zip(left.fours(row, D::SUMS, parts)) {
+            let at = (done * D::SUMS) >> self.shift;
+            let Some(scales) = scales.get(at..at + D::SUMS) else { break };
+            let mut sums = [dot.sums(&[]); 4];
+            unrolled!(4, |v| {
+                let values = &part.values[v * width * parts..];
+                sums[v] = dot.add_codes::<BITS>(sums[v], dot.bytes(&codes[v * width..]), values);
+            });
+            done += 4;
+            let places = if done == left.vectors { last_places } else { places };
+            let sums = dot.plus(dot.sums(part.starts), dot.fours(sums));
+            total = dot.add_scaled(total, sums, dot.pick(scales, places), dot.reals(part.scales));
+        }
+        let mut sum = dot.total(total);
+        if done < left.vectors {
+            self.tile::<D, BITS, 1, 1>(dot, left, row, (c, done), |_, _, rest| sum += rest);
+        }
+        sum
+    }
+
+    /// The products of `R` rows and `C` columns from vector `begin` on.
     #[inline(always)]
     fn tile<D: Dot, const BITS: u32, const R: usize, const C: usize>(
         &self,
         dot: D,
         left: &Rounded,
         row: usize,
-        first: usize,
+        (first, begin): (usize, usize),
         mut add: impl FnMut(usize, usize, f32),
     ) {
         let (width, parts) = (4 * D::SUMS, 8 / BITS as usize);
@@ -406,13 +475,14 @@ impl Columns<'_> {
         let mut scales: [&[f32]; C] = [&[]; C];
         for c in 0..C {
             codes[c] = &self.codes[(first + c) * self.bytes..][..self.bytes];
+            codes[c] = codes[c].get(begin * width..).unwrap_or_default();
             scales[c] = &self.scales[(first + c) * self.blocks..];
         }
         let mut totals = [[dot.reals(&[]); C]; R];
-        let mut rows = left.tile::<R>(row, D::SUMS, parts);
+        let mut rows = left.tile::<R>(row, D::SUMS, parts).skip(begin);
         let mut whole = codes.map(|codes| codes.chunks_exact(width));
-        let mut at = 0;
-        'vectors: for j in 0..left.vectors {
+        let mut at = (begin * D::SUMS) >> self.shift;
+        'vectors: for j in begin..left.vectors {
             let mut vectors: [&[u8]; C] = [&[]; C];
             unrolled!(C, |c| {
                 match whole[c].next() {
