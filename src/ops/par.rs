@@ -1,5 +1,6 @@
 //! Loops of native functions cut into parts for the thread pool.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +15,13 @@ const PARALLEL: usize = 2 * PART;
 
 /// Duration for which a finished thread polls for the others: sleeping and waking take longer than most parts.
 const POLLED: Duration = Duration::from_micros(500);
+/// Duration for which a thread without work polls for the next loop: most functions between two loops take less.
+const AWAKE: Duration = Duration::from_micros(200);
+
+thread_local! {
+    /// Whether this thread has begun a loop, or polls for the next one.
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Calls `f` with every item, in no order; each thread of the pool takes one more when it is free, so that a
 /// thread that comes late or is slow does less. The calling thread begins in front and another one at the
@@ -78,8 +86,16 @@ where
 /// Runs `work` on this and on `threads - 1` threads of the pool, told whether to begin at the end, and polls for a while
 /// until `running` is zero. Not generic, so that the pool's code is compiled once.
 fn on_all_threads(threads: usize, work: &(dyn Fn(bool) + Sync), running: &AtomicUsize) {
+    let _busy = Busy(BUSY.replace(true));
+    let stay = |from_end: bool| {
+        work(from_end);
+        if !BUSY.get() {
+            rayon::spawn(stay_awake);
+        }
+    };
     rayon::in_place_scope(|scope| {
-        (1..threads).for_each(|thread| scope.spawn(move |_| work(thread % 2 == 1)));
+        let stay = &stay;
+        (1..threads).for_each(|thread| scope.spawn(move |_| stay(thread % 2 == 1)));
         work(false);
         let mut polls = 0u32;
         let mut start = None;
@@ -91,6 +107,30 @@ fn on_all_threads(threads: usize, work: &(dyn Fn(bool) + Sync), running: &Atomic
             }
         }
     });
+}
+
+/// Makes [`BUSY`] what it was.
+struct Busy(bool);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.set(self.0);
+    }
+}
+
+/// Polls for work of the pool for a while: threads that rayon lets sleep wake too late for loops of some microseconds.
+fn stay_awake() {
+    if BUSY.get() {
+        return;
+    }
+    let _busy = Busy(BUSY.replace(true));
+    let mut since = Instant::now();
+    while since.elapsed() < AWAKE {
+        match rayon::yield_now() {
+            Some(rayon::Yield::Executed) => since = Instant::now(),
+            _ => std::hint::spin_loop(),
+        }
+    }
 }
 
 /// Calls `f(start, part)` for consecutive parts of `out`, in parallel where it is long.
@@ -123,6 +163,8 @@ pub(crate) fn try_parts<T: Send, E: Send>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     #[test]
     fn every_item_is_taken_once_and_errors_come_back() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
@@ -132,6 +174,32 @@ mod tests {
         let failed = pool.install(|| super::try_share(0..100, |i| if i == 70 { Err(i) } else { Ok(()) }));
         assert_eq!(failed, Err(70));
         assert_eq!(super::try_share(0..0, |i: i32| Err(i)), Ok(()));
+    }
+
+    /// Threads that stay awake take the loops of others, which begin loops of their own, and the pool ends.
+    #[test]
+    fn loops_meet_threads_that_stay_awake() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        let done = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for i in 0..200 {
+                        pool.install(|| {
+                            super::share(0..4, |_| {
+                                super::share(0..3, |_| {
+                                    done.fetch_add(1, Ordering::Relaxed);
+                                });
+                            });
+                        });
+                        if i % 50 == 0 {
+                            std::thread::sleep(2 * super::AWAKE);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(done.into_inner(), 3 * 200 * 12);
     }
 
     #[test]
