@@ -11,7 +11,7 @@ pub(super) struct PrecisionArgs {
     /// What a float32 model computes in: f16 is half precision with sums in float32.
     #[arg(long, value_enum, default_value_t = Compute::F32)]
     precision: Compute,
-    /// Whether activations may be rounded to 8 bits where the model allows it (MatMulNBits of accuracy_level 4):
+    /// Whether activations may be rounded to 8 bits where the model allows it (MatMulNBits of accuracy_level 4, GGUF):
     /// allowed is faster, exact compares with exact results. `verify` is exact without it, all else allows it.
     #[arg(long, value_enum)]
     activations: Option<Rounding>,

@@ -198,7 +198,7 @@ impl Decoder<'_> {
         if biases.iter().any(|(name, _)| self.weights.has(name)) {
             inputs.push(self.weights.floats(&mut self.g, &biases)?);
         }
-        Ok(self.op(name, MatMulBlocks { b }, &inputs))
+        Ok(self.op(name, MatMulBlocks { b, rounds: true }, &inputs))
     }
 
     /// `x`, of `heads` heads, with each of them normalized, where the file has a scale for it.
@@ -305,7 +305,7 @@ impl Decoder<'_> {
             };
             let mut product = |part: &str, first: usize| {
                 let (weight, b) = self.weights.rows(&mut self.g, &[half(first)], hidden)?;
-                Ok::<_, LoadError>(self.op(name(part), MatMulBlocks { b }, &[y, weight]))
+                Ok::<_, LoadError>(self.op(name(part), MatMulBlocks { b, rounds: true }, &[y, weight]))
             };
             (product("ffn_gate", 0)?, product("ffn_up", ffn)?)
         } else {

@@ -66,6 +66,34 @@ impl BlockType {
         }
     }
 
+    /// Whether a block is codes that share scales.
+    pub(super) const fn has_codes(self) -> bool {
+        !matches!(self, BlockType::F32 | BlockType::F16 | BlockType::Bf16)
+    }
+
+    /// The bits of a code.
+    pub(super) const fn bits(self) -> u32 {
+        match self {
+            BlockType::Q40 | BlockType::Q41 | BlockType::Q4K => 4,
+            BlockType::Q50 | BlockType::Q51 | BlockType::Q5K => 5,
+            BlockType::Q6K => 6,
+            _ => 8,
+        }
+    }
+
+    /// The code that stands for zero, where there are no summands.
+    pub(super) const fn middle(self) -> u8 {
+        match self {
+            BlockType::Q40 | BlockType::Q50 | BlockType::Q6K | BlockType::Q80 => 1 << (self.bits() - 1),
+            _ => 0,
+        }
+    }
+
+    /// Whether numbers have summands.
+    pub(super) const fn has_summands(self) -> bool {
+        matches!(self, BlockType::Q41 | BlockType::Q51 | BlockType::Q4K | BlockType::Q5K)
+    }
+
     /// Writes the numbers of whole blocks.
     #[inline(always)]
     pub(super) fn decode(self, bytes: &[u8], to: &mut [f32]) {
@@ -77,65 +105,127 @@ impl BlockType {
             BlockType::Bf16 => each(bytes, to, |b: &[u8; 2], to: &mut [f32; 1]| {
                 to[0] = bf16::from_le_bytes(*b).to_f32();
             }),
-            BlockType::Q40 => each(bytes, to, |b: &[u8; 18], to| {
-                let [_, _, codes @ ..] = b;
-                nibbles(codes, to, half(b), -8.0 * half(b));
-            }),
-            BlockType::Q41 => each(bytes, to, |b: &[u8; 20], to| {
-                let [_, _, _, _, codes @ ..] = b;
-                nibbles(codes, to, half(b), half(&b[2..]));
-            }),
-            BlockType::Q50 => each(bytes, to, |b: &[u8; 22], to| {
-                let [_, _, fifth @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = b;
-                with_fifth(&b[6..], *fifth, to, half(b), -16.0 * half(b));
-            }),
-            BlockType::Q51 => each(bytes, to, |b: &[u8; 24], to| {
-                let [_, _, _, _, fifth @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = b;
-                with_fifth(&b[8..], *fifth, to, half(b), half(&b[2..]));
-            }),
-            BlockType::Q80 => each(bytes, to, |b: &[u8; 34], to: &mut [f32; 32]| {
-                let scale = half(b);
-                for (to, code) in to.iter_mut().zip(&b[2..]) {
-                    *to = f32::from(code.cast_signed()) * scale;
-                }
-            }),
-            BlockType::Q4K => each(bytes, to, |b: &[u8; 144], to: &mut [f32; 256]| {
-                let grain = SixBits::of(b);
-                for (part, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                    let (scale, summand) = grain.part(part);
-                    let codes = &b[16 + part / 2 * 32..][..32];
-                    let shift = part % 2 * 4;
-                    for (to, code) in to.iter_mut().zip(codes) {
-                        *to = f32::from(code >> shift & 15) * scale + summand;
+            _ => {
+                let (mut part, middle) = (Part::default(), f32::from(self.middle()));
+                let bytes = bytes.chunks(Part::ELEMENTS / self.elements() * self.bytes());
+                for (bytes, to) in bytes.zip(to.chunks_mut(Part::ELEMENTS)) {
+                    self.read(bytes, &mut part);
+                    let grains = part.scales.iter().zip(&part.summands);
+                    let runs = to.chunks_mut(Part::RUN).zip(part.codes.as_chunks::<{ Part::RUN }>().0);
+                    for ((to, codes), (scale, summand)) in runs.zip(grains) {
+                        for (to, code) in to.iter_mut().zip(codes) {
+                            *to = (f32::from(*code) - middle) * scale + summand;
+                        }
                     }
                 }
-            }),
-            BlockType::Q5K => each(bytes, to, |b: &[u8; 176], to: &mut [f32; 256]| {
-                let grain = SixBits::of(b);
-                for (part, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                    let (scale, summand) = grain.part(part);
-                    let (fifth, codes) = (&b[16..48], &b[48 + part / 2 * 32..][..32]);
-                    let shift = part % 2 * 4;
-                    for ((to, code), fifth) in to.iter_mut().zip(codes).zip(fifth) {
-                        *to = f32::from((code >> shift & 15) | (fifth >> part & 1) << 4) * scale + summand;
-                    }
+            }
+        }
+    }
+
+    /// Reads the codes of at most [`Part::ELEMENTS`] elements in whole blocks. Elements that are not there get scales
+    /// of zero. Only for types that have codes.
+    #[inline(always)]
+    pub(super) fn read(self, bytes: &[u8], to: &mut Part) {
+        let runs = bytes.len() / self.bytes() * self.elements() / Part::RUN;
+        if let (Some(scales), Some(summands)) = (to.scales.get_mut(runs..), to.summands.get_mut(runs..)) {
+            scales.fill(0.0);
+            summands.fill(0.0);
+        }
+        let codes = to.codes.as_chunks_mut::<32>().0.iter_mut();
+        let grains = to.scales.as_chunks_mut::<2>().0.iter_mut().zip(to.summands.as_chunks_mut::<2>().0);
+        let blocks = codes.zip(grains);
+        match self {
+            BlockType::F32 | BlockType::F16 | BlockType::Bf16 => {}
+            BlockType::Q40 => {
+                for (b, (codes, (scales, summands))) in bytes.as_chunks::<18>().0.iter().zip(blocks) {
+                    nibbles(&b[2..], codes);
+                    (*scales, *summands) = ([half(b); 2], [0.0; 2]);
                 }
-            }),
-            BlockType::Q6K => each(bytes, to, |b: &[u8; 210], to: &mut [f32; 256]| {
+            }
+            BlockType::Q41 => {
+                for (b, (codes, (scales, summands))) in bytes.as_chunks::<20>().0.iter().zip(blocks) {
+                    nibbles(&b[4..], codes);
+                    (*scales, *summands) = ([half(b); 2], [half(&b[2..]); 2]);
+                }
+            }
+            BlockType::Q50 => {
+                for (b, (codes, (scales, summands))) in bytes.as_chunks::<22>().0.iter().zip(blocks) {
+                    with_fifth(&b[6..], &b[2..], codes);
+                    (*scales, *summands) = ([half(b); 2], [0.0; 2]);
+                }
+            }
+            BlockType::Q51 => {
+                for (b, (codes, (scales, summands))) in bytes.as_chunks::<24>().0.iter().zip(blocks) {
+                    with_fifth(&b[8..], &b[4..], codes);
+                    (*scales, *summands) = ([half(b); 2], [half(&b[2..]); 2]);
+                }
+            }
+            BlockType::Q80 => {
+                for (b, (codes, (scales, summands))) in bytes.as_chunks::<34>().0.iter().zip(blocks) {
+                    codes.iter_mut().zip(&b[2..]).for_each(|(to, code)| *to = code ^ 0x80);
+                    (*scales, *summands) = ([half(b); 2], [0.0; 2]);
+                }
+            }
+            BlockType::Q4K => {
+                let Some(b) = bytes.first_chunk::<144>() else { return };
+                let grain = SixBits::of(b);
+                for (part, (to, (scales, summands))) in blocks.enumerate() {
+                    let (codes, shift) = (&b[16 + part / 2 * 32..][..32], part % 2 * 4);
+                    to.iter_mut().zip(codes).for_each(|(to, code)| *to = code >> shift & 15);
+                    let (scale, summand) = grain.part(part);
+                    (*scales, *summands) = ([scale; 2], [summand; 2]);
+                }
+            }
+            BlockType::Q5K => {
+                let Some(b) = bytes.first_chunk::<176>() else { return };
+                let grain = SixBits::of(b);
+                for (part, (to, (scales, summands))) in blocks.enumerate() {
+                    let (codes, shift) = (&b[48 + part / 2 * 32..][..32], part % 2 * 4);
+                    for ((to, code), fifth) in to.iter_mut().zip(codes).zip(&b[16..48]) {
+                        *to = (code >> shift & 15) | (fifth >> part & 1) << 4;
+                    }
+                    let (scale, summand) = grain.part(part);
+                    (*scales, *summands) = ([scale; 2], [summand; 2]);
+                }
+            }
+            BlockType::Q6K => {
+                let Some(b) = bytes.first_chunk::<210>() else { return };
                 let scale = half(&b[208..]);
-                for (run, to) in to.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                    let scale = scale * f32::from(b[192 + run].cast_signed());
-                    let (part, first) = (run / 2, run % 2 * 16);
-                    let low = &b[part / 4 * 64 + part % 2 * 32 + first..][..16];
-                    let high = &b[128 + part / 4 * 32 + first..][..16];
+                for (part, (to, (scales, summands))) in blocks.enumerate() {
+                    let low = &b[part / 4 * 64 + part % 2 * 32..][..32];
+                    let high = &b[128 + part / 4 * 32..][..32];
                     let shifts = (part % 4 / 2 * 4, part % 4 * 2);
                     for ((to, low), high) in to.iter_mut().zip(low).zip(high) {
-                        let code = (low >> shifts.0 & 15) | (high >> shifts.1 & 3) << 4;
-                        *to = (f32::from(code) - 32.0) * scale;
+                        *to = (low >> shifts.0 & 15) | (high >> shifts.1 & 3) << 4;
                     }
+                    let of_run = |run: usize| scale * f32::from(b[192 + 2 * part + run].cast_signed());
+                    (*scales, *summands) = ([of_run(0), of_run(1)], [0.0; 2]);
                 }
-            }),
+            }
         }
+    }
+}
+
+/// The codes of some elements of a row. A number is `(code - middle) * scale + summand`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) codes: [u8; Part::ELEMENTS],
+    /// Of each run.
+    pub(super) scales: [f32; Part::RUNS],
+    pub(super) summands: [f32; Part::RUNS],
+}
+
+impl Part {
+    /// Elements; every block divides them.
+    pub(super) const ELEMENTS: usize = 256;
+    /// Elements that share a scale, of any type.
+    pub(super) const RUN: usize = 16;
+    pub(super) const RUNS: usize = Part::ELEMENTS / Part::RUN;
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Part { codes: [0; Part::ELEMENTS], scales: [0.0; Part::RUNS], summands: [0.0; Part::RUNS] }
     }
 }
 
@@ -156,25 +246,23 @@ fn half(bytes: &[u8]) -> f32 {
     f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
 }
 
-/// Low halves of the bytes, then the high ones.
+/// Low halves of 16 bytes, then the high ones.
 #[inline(always)]
-fn nibbles(codes: &[u8], to: &mut [f32; 32], scale: f32, summand: f32) {
+fn nibbles(bytes: &[u8], to: &mut [u8; 32]) {
     let (low, high) = to.split_at_mut(16);
-    for ((low, high), code) in low.iter_mut().zip(high).zip(codes) {
-        *low = f32::from(code & 15) * scale + summand;
-        *high = f32::from(code >> 4) * scale + summand;
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+        (*low, *high) = (byte & 15, byte >> 4);
     }
 }
 
-/// As [`nibbles`], with a fifth bit of each code in `fifth`.
+/// As [`nibbles`], with a fifth bit of each code in 4 bytes `fifth`.
 #[inline(always)]
-fn with_fifth(codes: &[u8], fifth: [u8; 4], to: &mut [f32; 32], scale: f32, summand: f32) {
-    let fifth = u32::from_le_bytes(fifth);
-    let (low, high) = to.split_at_mut(16);
-    for (i, ((low, high), code)) in low.iter_mut().zip(high).zip(codes).enumerate() {
-        let bit = |i: usize| (fifth >> i & 1) as u8 * 16;
-        *low = f32::from(code & 15 | bit(i)) * scale + summand;
-        *high = f32::from(code >> 4 | bit(i + 16)) * scale + summand;
+fn with_fifth(bytes: &[u8], fifth: &[u8], to: &mut [u8; 32]) {
+    nibbles(bytes, to);
+    for (to, fifth) in to.as_chunks_mut::<8>().0.iter_mut().zip(fifth) {
+        for (i, to) in to.iter_mut().enumerate() {
+            *to |= (fifth >> i & 1) << 4;
+        }
     }
 }
 

@@ -26,6 +26,8 @@ const OTHER: usize = 2;
 pub struct GatedBlocks {
     /// The rows of blocks of B, and those of C.
     pub b: Rows,
+    /// As of [`MatMulBlocks::rounds`].
+    pub rounds: bool,
     /// Of the first product.
     pub activation: Activation,
 }
@@ -39,7 +41,7 @@ impl GatedBlocks {
 
     fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
         self.b.check(cx.input(OTHER)?)?;
-        MatMulBlocks { b: self.b }.resolve(&GatedBlocks::part(cx, B))
+        MatMulBlocks { b: self.b, rounds: self.rounds }.resolve(&GatedBlocks::part(cx, B))
     }
 
     /// `own` and `other`, where a kernel of `device` does both at once.
@@ -53,11 +55,19 @@ impl GatedBlocks {
         let plain = [cx, other_cx].iter().all(|cx| cx.input_count() <= OTHER || !cx.has(OTHER));
         let kernel = variants::BlockVector { t: cx.dtype(A).ok()?, gated: true }.id().ok()?;
         let few = (1..=block_vector::ROWS).contains(&m);
-        if own.b != other.b || !plain || !few || !Lowering::new(device).can_run(kernel) {
+        if own.b != other.b
+            || own.rounds != other.rounds
+            || !plain
+            || !few
+            || !Lowering::new(device).can_run(kernel)
+        {
             return None;
         }
         let inputs = vec![AbsorbedInput::Own(A), AbsorbedInput::Own(B), AbsorbedInput::Next(B)];
-        Some(Absorbed { op: Arc::new(GatedBlocks { b: own.b, activation: *activation }), inputs })
+        Some(Absorbed {
+            op: Arc::new(GatedBlocks { b: own.b, rounds: own.rounds, activation: *activation }),
+            inputs,
+        })
     }
 }
 
@@ -69,7 +79,7 @@ impl Operator for GatedBlocks {
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(3..=3, 1..=1)?;
         self.resolve(cx)?;
-        let plain = MatMulBlocks { b: self.b };
+        let plain = MatMulBlocks { b: self.b, rounds: self.rounds };
         plain.infer(&GatedBlocks::part(cx, OTHER))?;
         plain.infer(&GatedBlocks::part(cx, B))
     }
@@ -84,7 +94,7 @@ impl Operator for GatedBlocks {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let Sizes { m, b } = self.resolve(cx)?;
+        let Sizes { m, b, .. } = self.resolve(cx)?;
         if m > block_vector::ROWS {
             return Err(OpError::unsupported(format!("a gate of products of {m} rows on a device")));
         }

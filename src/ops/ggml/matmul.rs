@@ -1,8 +1,12 @@
 //! A product with rows of ggml's blocks.
 
-use super::blocks::Rows;
+use std::sync::Arc;
+
+use super::blocks::{Part, Rows};
 use super::gated::GatedBlocks;
+use super::rounded;
 use crate::backend::DeviceInfo;
+use crate::dot::Unit;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::block_tile::TILE;
@@ -11,14 +15,14 @@ use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
 use crate::ops::linalg::coded::{self, FEW_ROWS, Matrices};
 use crate::ops::movement::region::word;
-use crate::ops::real::{FLOATS_TO_32, Real, RealInputs, RealIo, RealKernel, real_kernel};
+use crate::ops::real::{
+    FLOATS_TO_32, Real, RealInputs, RealIo, RealKernel, as_f32s, as_f32s_mut, real_kernel,
+};
 use crate::ops::{Absorbed, Activation, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::simd::wide;
 
 /// Sums in parallel.
 const LANES: usize = 16;
-/// Elements that are decoded at a time; every block divides it.
-const PART: usize = 256;
 
 // Positions of the inputs.
 pub(super) const A: usize = 0;
@@ -30,12 +34,16 @@ const BIAS: usize = 2;
 pub struct MatMulBlocks {
     /// The rows of blocks.
     pub b: Rows,
+    /// Whether elements of A may be rounded to 8 bits, with a scale for every 32 of a row. The native function does so where
+    /// its integers are faster.
+    pub rounds: bool,
 }
 
 /// A [`MatMulBlocks`] for given inputs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) b: Rows,
+    rounds: bool,
     pub(super) m: usize,
 }
 
@@ -48,7 +56,7 @@ impl MatMulBlocks {
         if cx.has(BIAS) && cx.shape(BIAS)?.elements() != self.b.rows {
             return Err(cx.shape_error(BIAS, format!("{} elements", self.b.rows)));
         }
-        Ok(Sizes { b: self.b, m: outer.iter().product() })
+        Ok(Sizes { b: self.b, rounds: self.rounds, m: outer.iter().product() })
     }
 }
 
@@ -66,6 +74,10 @@ impl Operator for MatMulBlocks {
         }
         self.resolve(cx)?;
         coded::infer(cx, A, dtype, self.b.rows)
+    }
+
+    fn with_exact_activations(&self) -> Option<Arc<dyn Operator>> {
+        self.rounds.then(|| Arc::new(MatMulBlocks { rounds: false, ..*self }) as Arc<dyn Operator>)
     }
 
     fn gate(
@@ -88,7 +100,7 @@ impl Operator for MatMulBlocks {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let Sizes { m, b } = self.resolve(cx)?;
+        let Sizes { m, b, .. } = self.resolve(cx)?;
         let t = cx.dtype(A)?;
         let bias = cx.has(BIAS);
         word(m.saturating_mul(b.k.max(b.rows)))?;
@@ -130,7 +142,7 @@ impl Operator for MatMulBlocks {
                 grid,
             );
         }
-        // Rows of float32 are not rounded: nothing in a file allows it.
+        // Rows of float16 alone: this kernel does not round rows.
         let kernel = |side| variants::BlockMatrix { t, side }.id().ok();
         if let Some(matrices) = Matrices::of(lower, [m, b.rows], kernel) {
             let spec = [
@@ -152,13 +164,13 @@ impl Sizes {
     /// The products of row `bytes` of blocks and each of the rows of `a`.
     fn dots(&self, bytes: &[u8], a: &[f32], to: &mut [f32]) {
         let Rows { blocks, k, .. } = self.b;
-        let part = PART.min(k);
+        let part = Part::ELEMENTS.min(k);
         let part_bytes = part / blocks.elements() * blocks.bytes();
         wide(
             #[inline(always)]
             || {
                 let mut lanes = [[0f32; LANES]; FEW_ROWS];
-                let mut decoded = [0f32; PART];
+                let mut decoded = [0f32; Part::ELEMENTS];
                 for (i, bytes) in bytes.chunks(part_bytes).enumerate() {
                     let decoded = &mut decoded[..part.min(k - i * part)];
                     blocks.decode(bytes, decoded);
@@ -192,12 +204,21 @@ impl Sizes {
         bias: Option<&[T]>,
         y: &mut [T],
     ) -> Result<(), KernelError> {
-        let Sizes { b, m } = *self;
+        let Sizes { b, m, rounds } = *self;
         let Rows { blocks, rows: n, k } = b;
         let bytes = b.info().map_or(0, |info| info.bytes());
         let a = inputs.get(A, m * k)?;
         let codes = inputs.raw_opt::<u8>(index, bytes)?.ok_or(KernelError::Absent { index })?;
         if y.is_empty() {
+            return Ok(());
+        }
+        let unit = Unit::best();
+        if rounds
+            && blocks.has_codes()
+            && unit.multiplies_many()
+            && let (Some(a), Some(y)) = (as_f32s(a), as_f32s_mut(y))
+        {
+            rounded::multiply(b, m, a, codes, bias.and_then(as_f32s), y, unit);
             return Ok(());
         }
         let row = |column: usize| &codes[column * b.row_bytes()..][..b.row_bytes()];

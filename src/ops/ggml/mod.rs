@@ -5,6 +5,7 @@ mod blocks;
 mod gated;
 mod gather;
 mod matmul;
+mod rounded;
 #[cfg(test)]
 mod tests;
 

@@ -1,8 +1,9 @@
-use super::{BlockType, GatedBlocks, GatherBlocks, MatMulBlocks, Rows};
+use super::{BlockType, GatedBlocks, GatherBlocks, MatMulBlocks, Rows, rounded};
+use crate::dot::Unit;
 use crate::expr::Function;
 use crate::graph::Tensor;
-use crate::ops::Activation;
 use crate::ops::test_util::{assert_near, facts, run_cpu, tensor, tensor_of, values};
+use crate::ops::{Activation, Operator};
 
 /// Rows of random codes with scales near 1/64, and their numbers.
 fn rows(b: Rows) -> (Tensor, Vec<f32>) {
@@ -49,7 +50,7 @@ fn check(b: Rows, m: usize, biased: bool) {
             sum + if biased { f64::from(added[c]) } else { 0.0 }
         })
         .collect();
-    let op = MatMulBlocks { b };
+    let op = MatMulBlocks { b, rounds: false };
     let mut inputs = vec![Some(a), Some(weights)];
     inputs.extend(biased.then_some(Some(bias)));
     assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &want, 1e-3);
@@ -78,14 +79,14 @@ fn gated_products_are_products_that_meet() {
         let second = Tensor::from_bytes(first.info().clone(), &turned).unwrap();
         let plain = |weights: &Tensor| -> Vec<f32> {
             let inputs = [Some(a.clone()), Some(weights.clone())];
-            run_cpu(&MatMulBlocks { b }, &inputs, 1).unwrap()[0].to_f32s().unwrap()
+            run_cpu(&MatMulBlocks { b, rounds: false }, &inputs, 1).unwrap()[0].to_f32s().unwrap()
         };
         let want: Vec<f64> = plain(&first)
             .iter()
             .zip(plain(&second))
             .map(|(g, u)| f64::from(*g).max(0.0) * f64::from(u))
             .collect();
-        let op = GatedBlocks { b, activation: Activation::of(Function::Relu) };
+        let op = GatedBlocks { b, rounds: false, activation: Activation::of(Function::Relu) };
         let inputs = [a.clone(), first, second].map(Some);
         assert!(want.iter().fold(0f64, |most, v| most.max(v.abs())) > 0.01);
         assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &want, 1e-4);
@@ -108,15 +109,86 @@ fn products_match_their_definition() {
     }
 }
 
+/// `a` with every 32 elements of a row made whole numbers up to 127, times their scale.
+fn rounded_rows(a: &[f32], k: usize) -> Vec<f32> {
+    let mut rounded = a.to_vec();
+    for block in rounded.chunks_mut(k).flat_map(|row| row.chunks_mut(32)) {
+        let scale = block.iter().fold(0f32, |most, v| most.max(v.abs())) / 127.0;
+        block
+            .iter_mut()
+            .for_each(|v| *v = if scale > 0.0 { (*v / scale).round_ties_even() * scale } else { 0.0 });
+    }
+    rounded
+}
+
+#[test]
+fn rows_are_rounded_to_bytes_where_that_is_allowed() {
+    for blocks in BlockType::ALL.into_iter().filter(|blocks| blocks.has_codes()) {
+        // Rows of less than a part, of a part and of more.
+        for (k, n, m) in [(32usize, 5, 1), (96, 3, 5), (256, 9, 2), (352, 6, 33), (768, 131, 3), (1024, 700, 1)] {
+            let b = Rows { blocks, rows: n, k: k.next_multiple_of(blocks.elements()) };
+            let (weights, numbers) = rows(b);
+            let mut a = values(m * b.k, 5);
+            a[..16].fill(0.0);
+            let bias = values(n, 2);
+            let left = rounded_rows(&a, b.k);
+            let want: Vec<f64> = (0..m * n)
+                .map(|i| {
+                    let terms = left[i / n * b.k..][..b.k].iter().zip(&numbers[i % n * b.k..][..b.k]);
+                    terms.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() + f64::from(bias[i % n])
+                })
+                .collect();
+            let bytes = &weights.bytes()[..n * b.row_bytes()];
+            for unit in Unit::all() {
+                let mut y = vec![f32::NAN; m * n];
+                rounded::multiply(b, m, &a, bytes, Some(&bias), &mut y, unit);
+                for (i, (y, want)) in y.iter().zip(&want).enumerate() {
+                    assert!(
+                        (f64::from(*y) - want).abs() <= 2e-3 * (1.0 + want.abs()),
+                        "{unit:?} {b:?} {i}: {y}, {want}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_number_stays_in_its_row() {
+    let b = Rows { blocks: BlockType::Q4K, rows: 4, k: 512 };
+    let weights = rows(b).0;
+    let mut a = values(3 * b.k, 5);
+    (a[600], a[512 + 511]) = (f32::NAN, f32::INFINITY);
+    for unit in Unit::all() {
+        let mut y = vec![0.0; 12];
+        rounded::multiply(b, 3, &a, &weights.bytes()[..4 * b.row_bytes()], None, &mut y, unit);
+        assert!(y.iter().enumerate().all(|(i, y)| y.is_nan() == (4..8).contains(&i)), "{unit:?}: {y:?}");
+    }
+}
+
+#[test]
+fn products_round_as_they_are_told() {
+    let b = Rows { blocks: BlockType::Q40, rows: 8, k: 64 };
+    let (a, weights) = (tensor(&[2, 64], 1), rows(b).0);
+    let of = |rounds: bool| {
+        let op = MatMulBlocks { b, rounds };
+        assert_eq!(op.with_exact_activations().is_some(), rounds);
+        run_cpu(&op, &[Some(a.clone()), Some(weights.clone())], 1).unwrap()[0].to_f32s().unwrap()
+    };
+    let (exact, rounded) = (of(false), of(true));
+    assert_eq!(exact != rounded, Unit::best().multiplies_many());
+    assert!(exact.iter().zip(&rounded).all(|(a, b)| (a - b).abs() < 0.05), "{exact:?} {rounded:?}");
+}
+
 #[test]
 fn half_operands_are_multiplied_too() {
     for m in [2, 9] {
         let b = Rows { blocks: BlockType::Q80, rows: 7, k: 96 };
         let a = tensor_of(&[m, b.k], &values(m * b.k, 3), half::f16::from_f32);
         let inputs = [Some(a), Some(rows(b).0)];
-        run_cpu(&MatMulBlocks { b }, &inputs, 1).unwrap();
+        run_cpu(&MatMulBlocks { b, rounds: false }, &inputs, 1).unwrap();
         #[cfg(feature = "vulkan")]
-        crate::ops::testing::check_op(&MatMulBlocks { b }, &inputs, 4e-3);
+        crate::ops::testing::check_op(&MatMulBlocks { b, rounds: false }, &inputs, 4e-3);
     }
 }
 
@@ -138,7 +210,7 @@ fn rows_are_gathered_as_numbers() {
 #[test]
 fn misfits_are_errors() {
     let infers = |k: usize, width: usize, bytes: usize, blocks| {
-        let op = MatMulBlocks { b: Rows { blocks, rows: 3, k } };
+        let op = MatMulBlocks { b: Rows { blocks, rows: 3, k }, rounds: false };
         let weights = Tensor::new([bytes], &vec![0u8; bytes]).unwrap();
         facts(&op, &[Some(tensor(&[2, width], 1)), Some(weights)], 1).is_ok()
     };

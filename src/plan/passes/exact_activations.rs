@@ -7,7 +7,8 @@ use crate::ops::control::with_graphs;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Activations {
     /// A MatMulNBits of `accuracy_level` 4 may round each block of a row to 8 bits. CPUs whose vectors multiply bytes
-    /// do. Devices with cooperative matrices round many rows and their weights to `float16`.
+    /// do, for weights of a GGUF file too. Devices with cooperative matrices round many rows of a MatMulNBits and its
+    /// weights to `float16`.
     #[default]
     Allowed,
     /// Activations are used as they are, in `float32`.
