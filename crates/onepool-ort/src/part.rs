@@ -1,9 +1,9 @@
 //! A compiled part of a model: a session, and bindings to memory that onnxruntime hands over.
 //!
 //! A run takes a binding that is idle, for the shapes at hand, and gives it the addresses of this run. Where devices work on
-//! pointers, bindings are kept with the memory that they saw last. Other devices import pages, and an address alone does
-//! not tell whether the same pages are there: their bindings end with the run unless the caller promises so
-//! (`keep_imports`), or has handles of the memory (`external`).
+//! pointers, or nothing is imported, bindings are kept with the memory that they saw last. Other devices import pages, and
+//! an address alone does not tell whether the same pages are there: their bindings end with the run unless the caller
+//! promises so (`keep_imports`), or has handles of the memory (`external`).
 
 #![allow(unsafe_code, reason = "memory of onnxruntime's is lent to the session")]
 
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use onepool::device::{Context, Lent};
-use onepool::memory::import::{ReadWrite, Reason, Refusal};
+use onepool::memory::import::{ReadWrite, Reason, Refusal, Verdict};
 use onepool::session::{Binding, Error, Memory, RunOptions, SessionError};
 use onepool::{DType, Session, Shape};
 
@@ -159,15 +159,19 @@ impl Part {
         regions
     }
 
-    /// Whether all memory that devices import lies in imported allocations.
+    /// Whether all memory that devices import, which may be none, lies in imported allocations. Not where memory is copied
+    /// because another binding imports its pages now.
     fn held(&self, binding: &Binding<'static>, inputs: &[At], outputs: &[At]) -> bool {
+        if binding.verdicts().any(page_in_use) {
+            return false;
+        }
         let imported = |port: &Port| {
             let mut verdicts = binding.verdicts();
             verdicts.any(|verdict| verdict.tensor == port.name && verdict.path.imports())
         };
         let ports = self.inputs.iter().zip(inputs).chain(self.outputs.iter().zip(outputs));
         let places: Vec<&At> = ports.filter(|(port, _)| imported(port)).map(|(_, at)| at).collect();
-        !places.is_empty() && external::holding(places).1
+        external::holding(places).1
     }
 
     fn keep(&self, shapes: Shapes, bound: Bound) {
@@ -318,12 +322,15 @@ fn shared(inputs: &[At], outputs: &[At]) -> Vec<(usize, usize)> {
 
 /// Whether memory was refused that shares a page with other memory, which may be the binding's own of the run before.
 fn meets_former(rebound: &Result<(), Error>, binding: &Binding<'static>) -> bool {
-    let in_use = |reason: &Reason| matches!(reason, Reason::Refused { refusal: Refusal::PageInUse { .. } });
     match rebound {
-        Ok(()) => binding.verdicts().any(|verdict| in_use(&verdict.reason)),
+        Ok(()) => binding.verdicts().any(page_in_use),
         // The error has the verdict as text.
         Err(error) => matches!(error, Error::Session(SessionError::Strict { .. })),
     }
+}
+
+fn page_in_use(verdict: &Verdict) -> bool {
+    matches!(verdict.reason, Reason::Refused { refusal: Refusal::PageInUse { .. } })
 }
 
 fn check_type(port: &Port, dtype: DType) -> Result<(), Failure> {

@@ -170,6 +170,18 @@ def test_values_of_an_arena_share_pages_and_are_used_in_place():
     assert (moved.runs, moved.bytes_copied) == (8, 0)
 
 
+def test_small_tensors_are_copied_by_one_binding():
+    run = session(chain(), {"device": "sim"})
+    before = stats()
+    kept = []
+    for k in range(12):
+        a, b = (np.full((5, 64), value, np.float32) for value in (k, 1))
+        kept.append((a, run.run(None, {"a": a, "b": b})[0]))
+    assert all((y == a + 1).all() for a, y in kept)
+    moved = stats() - before
+    assert (moved.runs, moved.bindings, moved.bytes_in_place) == (12, 1, 0)
+
+
 def test_bound_arrays_that_share_pages_are_used_in_place():
     run = session(chain(), {"device": "sim", "strict": "1", "keep_imports": "1"})
     n, width = 1028, 64
