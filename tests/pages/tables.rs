@@ -207,11 +207,40 @@ fn language(records: &Records, machine: &str, peer: &str) -> String {
         }
         cells
     };
-    let rows: Vec<_> = records.cases(machine, "language").into_iter().map(row).collect();
+    let beside = |case: &&str| records.known(machine, "language", case, &format!("text; {peer}")).is_some();
+    let rows: Vec<_> = records.cases(machine, "language").into_iter().filter(beside).map(row).collect();
     format!(
         "Tokens per second, {machine}, {}.\n\n{}",
         records.days_on(machine, "language"),
         table(&["model", "prompt", peer, "ratio", "text", peer, "ratio"], &rows)
+    )
+}
+
+/// Models in onnxruntime, by the provider that ran them.
+fn providers(records: &Records) -> String {
+    const PEERS: [&str; 2] = ["webgpu", "onnxruntime CPU"];
+    let mut rows = Vec::new();
+    for machine in records.machines("provider") {
+        for case in records.cases(machine, "provider") {
+            for device in ["vulkan", "cpu"] {
+                let known = |provider: &str| {
+                    records.known(machine, "provider", case, &format!("{device}; {provider}"))
+                };
+                let Some(own) = known("onepool") else { continue };
+                let mut cells = vec![case.to_owned(), machine.to_owned(), device.to_owned(), digits(own)];
+                for peer in PEERS {
+                    let times = known(peer).map(|peer| [digits(peer), format!("{:.2}", own / peer)]);
+                    cells.extend(times.unwrap_or(["-", "-"].map(str::to_owned)));
+                }
+                rows.push(cells);
+            }
+        }
+    }
+    let [webgpu, cpu] = PEERS;
+    format!(
+        "Milliseconds, {}.\n\n{}",
+        records.days("provider"),
+        table(&["model", "machine", "device", "onepool", webgpu, "ratio", cpu, "ratio"], &rows)
     )
 }
 
@@ -358,6 +387,8 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("peer-models", peer_models(records)),
         ("language", language(records, H100, "llama.cpp")),
         ("language-cpu", language(records, CPU, "onnxruntime")),
+        ("language-gguf", language(records, CPU, "llama.cpp")),
+        ("providers", providers(records)),
         ("sharing", sharing(records)),
         ("process-memory", process_memory(records)),
         ("weights-once", weights_once(records)),

@@ -5,6 +5,7 @@ use half::{bf16, f16};
 use crate::graph::TensorInfo;
 pub use crate::kernel::codes::blocks::BlockType;
 use crate::ops::OpError;
+use crate::ops::halves::Half;
 use crate::ops::window::bad;
 use crate::{DType, Shape};
 
@@ -162,7 +163,9 @@ impl BlockType {
             }
             BlockType::Q80 => {
                 for (b, (codes, (scales, summands))) in bytes.as_chunks::<34>().0.iter().zip(blocks) {
-                    codes.iter_mut().zip(&b[2..]).for_each(|(to, code)| *to = code ^ 0x80);
+                    for (to, code) in codes.iter_mut().zip(&b[2..]) {
+                        *to = code ^ 0x80;
+                    }
                     (*scales, *summands) = ([half(b); 2], [0.0; 2]);
                 }
             }
@@ -171,7 +174,9 @@ impl BlockType {
                 let grain = SixBits::of(b);
                 for (part, (to, (scales, summands))) in blocks.enumerate() {
                     let (codes, shift) = (&b[16 + part / 2 * 32..][..32], part % 2 * 4);
-                    to.iter_mut().zip(codes).for_each(|(to, code)| *to = code >> shift & 15);
+                    for (to, code) in to.iter_mut().zip(codes) {
+                        *to = code >> shift & 15;
+                    }
                     let (scale, summand) = grain.part(part);
                     (*scales, *summands) = ([scale; 2], [summand; 2]);
                 }
@@ -236,14 +241,15 @@ fn each<const B: usize, const N: usize>(
     to: &mut [f32],
     decode: impl Fn(&[u8; B], &mut [f32; N]),
 ) {
-    let blocks = bytes.as_chunks::<B>().0.iter().zip(to.as_chunks_mut::<N>().0);
-    blocks.for_each(|(block, to)| decode(block, to));
+    for (block, to) in bytes.as_chunks::<B>().0.iter().zip(to.as_chunks_mut::<N>().0) {
+        decode(block, to);
+    }
 }
 
 /// The `float16` that `bytes` begin with.
 #[inline(always)]
 fn half(bytes: &[u8]) -> f32 {
-    f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+    f16::from_le_bytes([bytes[0], bytes[1]]).widen()
 }
 
 /// Low halves of 16 bytes, then the high ones.

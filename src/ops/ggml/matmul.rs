@@ -232,8 +232,9 @@ impl Sizes {
             wide(
                 #[inline(always)]
                 || {
-                    let each = decoded.chunks_mut(k).enumerate();
-                    each.for_each(|(c, to)| blocks.decode(row(first + c), to));
+                    for (c, to) in decoded.chunks_mut(k).enumerate() {
+                        blocks.decode(row(first + c), to);
+                    }
                 },
             );
             to.iter_mut().zip(&decoded).for_each(|(to, v)| *to = T::from_f64(f64::from(*v)));

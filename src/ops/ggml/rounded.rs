@@ -14,13 +14,12 @@ const PARALLEL: usize = 400_000;
 const TASK: usize = 125_000;
 /// Rows that one task has at least.
 const BAND: usize = 16;
-/// Columns of one step; tasks begin at its multiples.
-const STRIP: usize = 4;
 /// Bytes of rounded rows that are multiplied by all columns of a task before the next rows: they stay in the second
 /// cache.
 const TOGETHER: usize = 256 << 10;
 /// Elements of A that share a scale.
 const BLOCK: usize = 32;
+
 /// [`Part::ELEMENTS`] elements of a row of A; those after its end are zeros.
 #[derive(Clone)]
 struct RowPart {
@@ -89,15 +88,15 @@ pub(super) fn multiply(
         wide(
             #[inline(always)]
             || {
-                let each = a.chunks(Part::ELEMENTS).zip(to);
-                each.for_each(|(a, to)| *to = RowPart::of(a, middle, lanes));
+                for (a, to) in a.chunks(Part::ELEMENTS).zip(to) {
+                    *to = RowPart::of(a, middle, lanes);
+                }
             },
         );
     });
-    let strips = n.div_ceil(STRIP);
     let work = m.saturating_mul(n).saturating_mul(k);
-    let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, strips };
-    let end = |strip: usize, of: usize| (strips * (strip + 1) / of * STRIP).min(n);
+    let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, strips: n };
+    let end = |strip: usize, of: usize| n * (strip + 1) / of;
     cut.share([m, n], y.chunks_mut(n.max(1)), Threads::All, end, |mut share: Share<'_, f32>| {
         let first = share.strip.checked_sub(1).map_or(0, |before| end(before, share.strips));
         let left = left.get(share.row * parts..).unwrap_or_default();
@@ -141,8 +140,9 @@ impl Task<'_, '_> {
         for (left, rows) in left.chunks(band * parts.max(1)).zip(rows.chunks_mut(band)) {
             for c in 0..count {
                 let bytes = bytes.get((first + c) * row_bytes..).and_then(|bytes| bytes.get(..row_bytes));
-                let bytes = bytes.unwrap_or_default().chunks(part_bytes);
-                bytes.zip(&mut column).for_each(|(bytes, to)| blocks.read(bytes, to));
+                for (bytes, to) in bytes.unwrap_or_default().chunks(part_bytes).zip(&mut column) {
+                    blocks.read(bytes, to);
+                }
                 let bias = bias.and_then(|bias| bias.get(first + c)).copied().unwrap_or(0.0);
                 for (left, row) in left.chunks(parts.max(1)).zip(rows.iter_mut()) {
                     let product = match blocks.has_summands() {

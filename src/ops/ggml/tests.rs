@@ -125,7 +125,9 @@ fn rounded_rows(a: &[f32], k: usize) -> Vec<f32> {
 fn rows_are_rounded_to_bytes_where_that_is_allowed() {
     for blocks in BlockType::ALL.into_iter().filter(|blocks| blocks.has_codes()) {
         // Rows of less than a part, of a part and of more.
-        for (k, n, m) in [(32usize, 5, 1), (96, 3, 5), (256, 9, 2), (352, 6, 33), (768, 131, 3), (1024, 700, 1)] {
+        for (k, n, m) in
+            [(32usize, 5, 1), (96, 3, 5), (256, 9, 2), (352, 6, 33), (768, 131, 3), (1024, 700, 1)]
+        {
             let b = Rows { blocks, rows: n, k: k.next_multiple_of(blocks.elements()) };
             let (weights, numbers) = rows(b);
             let mut a = values(m * b.k, 5);
