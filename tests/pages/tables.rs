@@ -207,8 +207,7 @@ fn language(records: &Records, machine: &str, peer: &str) -> String {
         }
         cells
     };
-    let beside = |case: &&str| records.known(machine, "language", case, &format!("text; {peer}")).is_some();
-    let rows: Vec<_> = records.cases(machine, "language").into_iter().filter(beside).map(row).collect();
+    let rows: Vec<_> = records.cases(machine, "language").into_iter().map(row).collect();
     format!(
         "Tokens per second, {machine}, {}.\n\n{}",
         records.days_on(machine, "language"),
@@ -216,31 +215,26 @@ fn language(records: &Records, machine: &str, peer: &str) -> String {
     )
 }
 
-/// Models in onnxruntime, by the provider that ran them.
+/// Models in onnxruntime on a machine's GPU, by the provider that ran them: with imports for each run, and with those
+/// that are kept.
 fn providers(records: &Records) -> String {
     const PEERS: [&str; 2] = ["webgpu", "onnxruntime CPU"];
-    let mut rows = Vec::new();
-    for machine in records.machines("provider") {
-        for case in records.cases(machine, "provider") {
-            for device in ["vulkan", "cpu"] {
-                let known = |provider: &str| {
-                    records.known(machine, "provider", case, &format!("{device}; {provider}"))
-                };
-                let Some(own) = known("onepool") else { continue };
-                let mut cells = vec![case.to_owned(), machine.to_owned(), device.to_owned(), digits(own)];
-                for peer in PEERS {
-                    let times = known(peer).map(|peer| [digits(peer), format!("{:.2}", own / peer)]);
-                    cells.extend(times.unwrap_or(["-", "-"].map(str::to_owned)));
-                }
-                rows.push(cells);
-            }
+    let row = |case: &str| {
+        let mut cells = vec![case.to_owned()];
+        for way in ["vulkan", "vulkan; keep_imports"] {
+            let known = |provider| records.known(H100, "provider", case, &format!("{way}; {provider}"));
+            let own = known("onepool").unwrap_or_else(|| panic!("no record of {case} by {way}"));
+            cells.push(digits(own));
+            let beside = PEERS.map(|peer| known(peer).map(|peer| format!("{:.2}", own / peer)));
+            cells.extend(beside.map(|ratio| ratio.unwrap_or("-".to_owned())));
         }
-    }
-    let [webgpu, cpu] = PEERS;
+        cells
+    };
+    let rows: Vec<_> = records.cases(H100, "provider").into_iter().map(row).collect();
     format!(
-        "Milliseconds, {}.\n\n{}",
-        records.days("provider"),
-        table(&["model", "machine", "device", "onepool", webgpu, "ratio", cpu, "ratio"], &rows)
+        "Milliseconds and ratios to other providers, {H100}, {}.\n\n{}",
+        records.days_on(H100, "provider"),
+        table(&["model", "onepool", "to webgpu", "to CPU", "kept imports", "to webgpu", "to CPU"], &rows)
     )
 }
 
@@ -387,7 +381,6 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("peer-models", peer_models(records)),
         ("language", language(records, H100, "llama.cpp")),
         ("language-cpu", language(records, CPU, "onnxruntime")),
-        ("language-gguf", language(records, CPU, "llama.cpp")),
         ("providers", providers(records)),
         ("sharing", sharing(records)),
         ("process-memory", process_memory(records)),

@@ -132,79 +132,65 @@ impl BlockType {
             scales.fill(0.0);
             summands.fill(0.0);
         }
-        let codes = to.codes.as_chunks_mut::<32>().0.iter_mut();
-        let grains = to.scales.as_chunks_mut::<2>().0.iter_mut().zip(to.summands.as_chunks_mut::<2>().0);
-        let blocks = codes.zip(grains);
         match self {
             BlockType::F32 | BlockType::F16 | BlockType::Bf16 => {}
-            BlockType::Q40 => {
-                for (b, (codes, (scales, summands))) in bytes.as_chunks::<18>().0.iter().zip(blocks) {
-                    nibbles(&b[2..], codes);
-                    (*scales, *summands) = ([half(b); 2], [0.0; 2]);
-                }
-            }
-            BlockType::Q41 => {
-                for (b, (codes, (scales, summands))) in bytes.as_chunks::<20>().0.iter().zip(blocks) {
-                    nibbles(&b[4..], codes);
-                    (*scales, *summands) = ([half(b); 2], [half(&b[2..]); 2]);
-                }
-            }
-            BlockType::Q50 => {
-                for (b, (codes, (scales, summands))) in bytes.as_chunks::<22>().0.iter().zip(blocks) {
-                    with_fifth(&b[6..], &b[2..], codes);
-                    (*scales, *summands) = ([half(b); 2], [0.0; 2]);
-                }
-            }
-            BlockType::Q51 => {
-                for (b, (codes, (scales, summands))) in bytes.as_chunks::<24>().0.iter().zip(blocks) {
-                    with_fifth(&b[8..], &b[4..], codes);
-                    (*scales, *summands) = ([half(b); 2], [half(&b[2..]); 2]);
-                }
-            }
-            BlockType::Q80 => {
-                for (b, (codes, (scales, summands))) in bytes.as_chunks::<34>().0.iter().zip(blocks) {
-                    for (to, code) in codes.iter_mut().zip(&b[2..]) {
-                        *to = code ^ 0x80;
-                    }
-                    (*scales, *summands) = ([half(b); 2], [0.0; 2]);
-                }
-            }
+            BlockType::Q40 => to.blocks(bytes, |b: &[u8; 18], codes| {
+                nibbles(&b[2..], codes);
+                [half(b), 0.0]
+            }),
+            BlockType::Q41 => to.blocks(bytes, |b: &[u8; 20], codes| {
+                nibbles(&b[4..], codes);
+                [half(b), half(&b[2..])]
+            }),
+            BlockType::Q50 => to.blocks(bytes, |b: &[u8; 22], codes| {
+                nibbles(&b[6..], codes);
+                add_fifth(&b[2..6], codes);
+                [half(b), 0.0]
+            }),
+            BlockType::Q51 => to.blocks(bytes, |b: &[u8; 24], codes| {
+                nibbles(&b[8..], codes);
+                add_fifth(&b[4..8], codes);
+                [half(b), half(&b[2..])]
+            }),
+            BlockType::Q80 => to.blocks(bytes, |b: &[u8; 34], codes| {
+                by_words(codes, [&b[2..], &b[2..]], |[word, _]| word ^ ONES << 7);
+                [half(b), 0.0]
+            }),
             BlockType::Q4K => {
                 let Some(b) = bytes.first_chunk::<144>() else { return };
-                let grain = SixBits::of(b);
-                for (part, (to, (scales, summands))) in blocks.enumerate() {
-                    let (codes, shift) = (&b[16 + part / 2 * 32..][..32], part % 2 * 4);
-                    for (to, code) in to.iter_mut().zip(codes) {
-                        *to = code >> shift & 15;
-                    }
-                    let (scale, summand) = grain.part(part);
-                    (*scales, *summands) = ([scale; 2], [summand; 2]);
+                to.six_bits(b);
+                for (to, b) in to.codes.as_chunks_mut::<64>().0.iter_mut().zip(b[16..].as_chunks::<32>().0) {
+                    by_words(&mut to[..32], [b, b], |[word, _]| word & 15 * ONES);
+                    by_words(&mut to[32..], [b, b], |[word, _]| word >> 4 & 15 * ONES);
                 }
             }
             BlockType::Q5K => {
                 let Some(b) = bytes.first_chunk::<176>() else { return };
-                let grain = SixBits::of(b);
-                for (part, (to, (scales, summands))) in blocks.enumerate() {
-                    let (codes, shift) = (&b[48 + part / 2 * 32..][..32], part % 2 * 4);
-                    for ((to, code), fifth) in to.iter_mut().zip(codes).zip(&b[16..48]) {
-                        *to = (code >> shift & 15) | (fifth >> part & 1) << 4;
-                    }
-                    let (scale, summand) = grain.part(part);
-                    (*scales, *summands) = ([scale; 2], [summand; 2]);
+                to.six_bits(b);
+                let (fifth, codes) = (&b[16..48], b[48..].as_chunks::<32>().0);
+                for (pair, (to, b)) in to.codes.as_chunks_mut::<64>().0.iter_mut().zip(codes).enumerate() {
+                    let bit = |word: u64, of: usize| (word >> (2 * pair + of) & ONES) << 4;
+                    by_words(&mut to[..32], [b, fifth], |[word, fifth]| word & 15 * ONES | bit(fifth, 0));
+                    by_words(&mut to[32..], [b, fifth], |[word, fifth]| {
+                        word >> 4 & 15 * ONES | bit(fifth, 1)
+                    });
                 }
             }
             BlockType::Q6K => {
                 let Some(b) = bytes.first_chunk::<210>() else { return };
                 let scale = half(&b[208..]);
-                for (part, (to, (scales, summands))) in blocks.enumerate() {
-                    let low = &b[part / 4 * 64 + part % 2 * 32..][..32];
-                    let high = &b[128 + part / 4 * 32..][..32];
-                    let shifts = (part % 4 / 2 * 4, part % 4 * 2);
-                    for ((to, low), high) in to.iter_mut().zip(low).zip(high) {
-                        *to = (low >> shifts.0 & 15) | (high >> shifts.1 & 3) << 4;
+                for (to, part) in to.scales.iter_mut().zip(&b[192..208]) {
+                    *to = scale * f32::from(part.cast_signed());
+                }
+                to.summands = [0.0; Part::RUNS];
+                let (low, high) = (b[..128].as_chunks::<64>().0, b[128..192].as_chunks::<32>().0);
+                for ((to, low), high) in to.codes.as_chunks_mut::<128>().0.iter_mut().zip(low).zip(high) {
+                    for (part, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                        let (low, shifts) = (&low[part % 2 * 32..][..32], (part / 2 * 4, part * 2));
+                        by_words(to, [low, high], |[low, high]| {
+                            low >> shifts.0 & 15 * ONES | (high >> shifts.1 & 3 * ONES) << 4
+                        });
                     }
-                    let of_run = |run: usize| scale * f32::from(b[192 + 2 * part + run].cast_signed());
-                    (*scales, *summands) = ([of_run(0), of_run(1)], [0.0; 2]);
                 }
             }
         }
@@ -226,6 +212,30 @@ impl Part {
     /// Elements that share a scale, of any type.
     pub(super) const RUN: usize = 16;
     pub(super) const RUNS: usize = Part::ELEMENTS / Part::RUN;
+}
+
+impl Part {
+    /// Reads blocks of 32 elements: `read` writes the codes and returns scale and summand.
+    #[inline(always)]
+    fn blocks<const N: usize>(&mut self, bytes: &[u8], read: impl Fn(&[u8; N], &mut [u8; 32]) -> [f32; 2]) {
+        let grains = self.scales.as_chunks_mut::<2>().0.iter_mut().zip(self.summands.as_chunks_mut::<2>().0);
+        let to = self.codes.as_chunks_mut::<32>().0.iter_mut().zip(grains);
+        for (bytes, (codes, (scales, summands))) in bytes.as_chunks::<N>().0.iter().zip(to) {
+            let [scale, summand] = read(bytes, codes);
+            (*scales, *summands) = ([scale; 2], [summand; 2]);
+        }
+    }
+
+    /// Reads the scales and summands of a block of 256, which `bytes` begin with.
+    #[inline(always)]
+    fn six_bits(&mut self, bytes: &[u8]) {
+        let grain = SixBits::of(bytes);
+        let grains = self.scales.as_chunks_mut::<2>().0.iter_mut().zip(self.summands.as_chunks_mut::<2>().0);
+        for (part, (scales, summands)) in grains.enumerate() {
+            let (scale, summand) = grain.part(part);
+            (*scales, *summands) = ([scale; 2], [summand; 2]);
+        }
+    }
 }
 
 impl Default for Part {
@@ -252,23 +262,35 @@ fn half(bytes: &[u8]) -> f32 {
     f16::from_le_bytes([bytes[0], bytes[1]]).widen()
 }
 
+/// A one in each byte.
+const ONES: u64 = 0x0101_0101_0101_0101;
+
+/// Writes words of eight bytes that follow from those of both in `from`: compilers do not make vectors of such loops over
+/// bytes.
+#[inline(always)]
+fn by_words(to: &mut [u8], from: [&[u8]; 2], f: impl Fn([u64; 2]) -> u64) {
+    let [a, b] = from.map(|from| from.as_chunks::<8>().0);
+    for ((to, a), b) in to.as_chunks_mut::<8>().0.iter_mut().zip(a).zip(b) {
+        *to = f([u64::from_le_bytes(*a), u64::from_le_bytes(*b)]).to_le_bytes();
+    }
+}
+
 /// Low halves of 16 bytes, then the high ones.
 #[inline(always)]
 fn nibbles(bytes: &[u8], to: &mut [u8; 32]) {
     let (low, high) = to.split_at_mut(16);
-    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
-        (*low, *high) = (byte & 15, byte >> 4);
-    }
+    by_words(low, [bytes, bytes], |[word, _]| word & 15 * ONES);
+    by_words(high, [bytes, bytes], |[word, _]| word >> 4 & 15 * ONES);
 }
 
-/// As [`nibbles`], with a fifth bit of each code in 4 bytes `fifth`.
+/// Adds a fifth bit to each code, from 4 bytes.
 #[inline(always)]
-fn with_fifth(bytes: &[u8], fifth: &[u8], to: &mut [u8; 32]) {
-    nibbles(bytes, to);
-    for (to, fifth) in to.as_chunks_mut::<8>().0.iter_mut().zip(fifth) {
-        for (i, to) in to.iter_mut().enumerate() {
-            *to |= (fifth >> i & 1) << 4;
-        }
+fn add_fifth(bits: &[u8], to: &mut [u8; 32]) {
+    for (to, bits) in to.as_chunks_mut::<8>().0.iter_mut().zip(bits) {
+        // Bit `i` in byte `i`; a carry makes it the highest.
+        let spread = u64::from(*bits) * ONES & 0x8040_2010_0804_0201;
+        let fifth = (spread + 0x7f * ONES) >> 7 & ONES;
+        *to = (u64::from_le_bytes(*to) | fifth << 4).to_le_bytes();
     }
 }
 
