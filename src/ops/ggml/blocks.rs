@@ -160,8 +160,8 @@ impl BlockType {
                 let Some(b) = bytes.first_chunk::<144>() else { return };
                 to.six_bits(b);
                 for (to, b) in to.codes.as_chunks_mut::<64>().0.iter_mut().zip(b[16..].as_chunks::<32>().0) {
-                    by_words(&mut to[..32], [b, b], |[word, _]| word & 15 * ONES);
-                    by_words(&mut to[32..], [b, b], |[word, _]| word >> 4 & 15 * ONES);
+                    by_words(&mut to[..32], [b, b], |[word, _]| word & (15 * ONES));
+                    by_words(&mut to[32..], [b, b], |[word, _]| (word >> 4) & (15 * ONES));
                 }
             }
             BlockType::Q5K => {
@@ -170,9 +170,9 @@ impl BlockType {
                 let (fifth, codes) = (&b[16..48], b[48..].as_chunks::<32>().0);
                 for (pair, (to, b)) in to.codes.as_chunks_mut::<64>().0.iter_mut().zip(codes).enumerate() {
                     let bit = |word: u64, of: usize| (word >> (2 * pair + of) & ONES) << 4;
-                    by_words(&mut to[..32], [b, fifth], |[word, fifth]| word & 15 * ONES | bit(fifth, 0));
+                    by_words(&mut to[..32], [b, fifth], |[word, fifth]| word & (15 * ONES) | bit(fifth, 0));
                     by_words(&mut to[32..], [b, fifth], |[word, fifth]| {
-                        word >> 4 & 15 * ONES | bit(fifth, 1)
+                        (word >> 4) & (15 * ONES) | bit(fifth, 1)
                     });
                 }
             }
@@ -188,7 +188,7 @@ impl BlockType {
                     for (part, to) in to.as_chunks_mut::<32>().0.iter_mut().enumerate() {
                         let (low, shifts) = (&low[part % 2 * 32..][..32], (part / 2 * 4, part * 2));
                         by_words(to, [low, high], |[low, high]| {
-                            low >> shifts.0 & 15 * ONES | (high >> shifts.1 & 3 * ONES) << 4
+                            (low >> shifts.0) & (15 * ONES) | ((high >> shifts.1) & (3 * ONES)) << 4
                         });
                     }
                 }
@@ -279,8 +279,8 @@ fn by_words(to: &mut [u8], from: [&[u8]; 2], f: impl Fn([u64; 2]) -> u64) {
 #[inline(always)]
 fn nibbles(bytes: &[u8], to: &mut [u8; 32]) {
     let (low, high) = to.split_at_mut(16);
-    by_words(low, [bytes, bytes], |[word, _]| word & 15 * ONES);
-    by_words(high, [bytes, bytes], |[word, _]| word >> 4 & 15 * ONES);
+    by_words(low, [bytes, bytes], |[word, _]| word & (15 * ONES));
+    by_words(high, [bytes, bytes], |[word, _]| (word >> 4) & (15 * ONES));
 }
 
 /// Adds a fifth bit to each code, from 4 bytes.
@@ -288,7 +288,7 @@ fn nibbles(bytes: &[u8], to: &mut [u8; 32]) {
 fn add_fifth(bits: &[u8], to: &mut [u8; 32]) {
     for (to, bits) in to.as_chunks_mut::<8>().0.iter_mut().zip(bits) {
         // Bit `i` in byte `i`; a carry makes it the highest.
-        let spread = u64::from(*bits) * ONES & 0x8040_2010_0804_0201;
+        let spread = (u64::from(*bits) * ONES) & 0x8040_2010_0804_0201;
         let fifth = (spread + 0x7f * ONES) >> 7 & ONES;
         *to = (u64::from_le_bytes(*to) | fifth << 4).to_le_bytes();
     }
