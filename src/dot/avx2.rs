@@ -143,7 +143,7 @@ impl RowDot for Avx2 {
     fn spread(self, from: &[f32], shift: u32) -> __m256 {
         let places: __m256i = pulp::cast!([0u32, 1, 2, 3, 4, 5, 6, 7]);
         let places = self.avx2._mm256_srl_epi32(places, self.sse2._mm_cvtsi32_si128(shift as i32));
-        self.avx2._mm256_permutevar8x32_ps(self.reals(from), places)
+        self.pick(from, places)
     }
 
     #[inline(always)]

@@ -77,7 +77,7 @@ pub(crate) trait RowDot: Copy {
     /// The sums of both.
     fn plus(self, a: Self::Sums, b: Self::Sums) -> Self::Sums;
 
-    /// Of four vectors the sums of four neighbours each: sum `i` is of those of vector `i % 4` from sum `i - i % 4` on.
+    /// Of four vectors the sums of four neighbours each, in the order of [`first_of_four`].
     fn fours(self, vectors: [Self::Sums; 4]) -> Self::Sums;
 
     /// Numbers; zeros where `from` has fewer.
@@ -95,6 +95,13 @@ pub(crate) trait RowDot: Copy {
 
     /// The sum of all numbers.
     fn total(self, reals: Self::Reals) -> f32;
+}
+
+/// The first of the four neighbours that sum `i` of [`RowDot::fours`] is of, where four vectors of `sums` lie one after
+/// the other: vector `i % 4`, from sum `i - i % 4` on.
+#[inline(always)]
+pub(crate) const fn first_of_four(i: usize, sums: usize) -> usize {
+    i % 4 * sums + (i - i % 4)
 }
 
 /// The largest absolute value of a rounded element.

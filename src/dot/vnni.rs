@@ -119,7 +119,7 @@ impl RowDot for Vnni {
     fn spread(self, from: &[f32], shift: u32) -> __m512 {
         let places: __m512i = pulp::cast!([0u32, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
         let places = self.avx512f._mm512_srl_epi32(places, pulp::cast!([u64::from(shift), 0]));
-        self.avx512f._mm512_permutexvar_ps(places, self.reals(from))
+        self.pick(from, places)
     }
 
     #[inline(always)]

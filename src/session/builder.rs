@@ -188,8 +188,8 @@ impl SessionBuilder {
     }
 
     /// Whether products with packed weights may round their activations where the model allows it (MatMulNBits of
-    /// `accuracy_level` 4, weights of a GGUF file). By default they may, which is faster on CPUs and with cooperative matrices;
-    /// [`Activations::Exact`] is for comparisons with exact results.
+    /// `accuracy_level` 4, weights of a GGUF file). By default they may, which is faster on CPUs and with cooperative
+    /// matrices; [`Activations::Exact`] is for comparisons with exact results.
     pub fn activations(mut self, activations: Activations) -> Self {
         self.plan.activations = activations;
         self

@@ -275,7 +275,7 @@ fn by_words(to: &mut [u8], from: [&[u8]; 2], f: impl Fn([u64; 2]) -> u64) {
     }
 }
 
-/// Low halves of 16 bytes, then the high ones.
+/// The low halves of 16 bytes as the first codes, the high ones as the others.
 #[inline(always)]
 fn nibbles(bytes: &[u8], to: &mut [u8; 32]) {
     let (low, high) = to.split_at_mut(16);

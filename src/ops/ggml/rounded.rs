@@ -2,7 +2,7 @@
 //! products with codes are sums of integers.
 
 use super::blocks::{BlockType, Part, Rows};
-use crate::dot::{Dot, Unit, WithDot, round_block, unrolled};
+use crate::dot::{Dot, Unit, WithDot, first_of_four, round_block, unrolled};
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, Share};
 use crate::ops::par;
@@ -67,7 +67,7 @@ impl RowPart {
 /// The run of four vectors that sum `i` is of, where vectors have `lanes` sums of four elements.
 #[inline(always)]
 const fn place(i: usize, lanes: usize) -> usize {
-    i % 4 * (lanes / 4) + i / 4
+    first_of_four(i, lanes) / 4
 }
 
 /// Makes the `m` rows of `y` of the rows of `a`; `bytes` are the rows `b`, of a type that has codes.

@@ -4,7 +4,7 @@
 use half::f16;
 
 use super::{MatMulNBits, Sizes};
-use crate::dot::{Dot, Unit, WithDot, round_block, unrolled};
+use crate::dot::{Dot, Unit, WithDot, first_of_four, round_block, unrolled};
 use crate::ops::halves::Half;
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, Share};
@@ -141,7 +141,7 @@ impl Rounded {
         for (starts, scales) in rows {
             for (starts, scales) in starts.chunks_exact(4 * lanes).zip(scales.chunks_exact(4 * lanes)) {
                 for i in 0..lanes {
-                    let first = i % 4 * lanes + (i - i % 4);
+                    let first = first_of_four(i, lanes);
                     self.four_starts.push(starts[first..first + 4].iter().sum());
                     self.four_scales.push(scales[first]);
                 }
@@ -431,11 +431,10 @@ impl Columns<'_> {
         let (width, parts) = (4 * D::SUMS, 8 / BITS as usize);
         let codes = self.codes.get(c * self.bytes..).unwrap_or_default();
         let scales = self.scales.get(c * self.blocks..).unwrap_or_default();
-        let place = |i: usize| (i % 4 * D::SUMS + (i - i % 4)) >> self.shift;
         // What is after the column is multiplied by zeros: codes of the next one, but not its scales, which may be infinite.
         let last = (left.vectors.saturating_sub(4) * D::SUMS) >> self.shift;
         let last = self.blocks.saturating_sub(last + 1);
-        let places: [i32; 16] = std::array::from_fn(|i| place(i) as i32);
+        let places: [i32; 16] = std::array::from_fn(|i| (first_of_four(i, D::SUMS) >> self.shift) as i32);
         let last_places = dot.sums(&places.map(|place| place.min(last as i32)));
         let places = dot.sums(&places);
         let mut total = dot.reals(&[]);
