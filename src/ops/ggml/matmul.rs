@@ -213,8 +213,10 @@ impl Sizes {
             return Ok(());
         }
         let unit = Unit::best();
+        // Codes of 8 bits become 16-bit numbers before they are multiplied, which many rows do not repay.
+        let faster = blocks.has_codes() && (blocks.bits() < 8 || m <= FEW_ROWS);
         if rounds
-            && blocks.has_codes()
+            && faster
             && unit.multiplies_many()
             && let (Some(a), Some(y)) = (as_f32s(a), as_f32s_mut(y))
         {
