@@ -1,16 +1,34 @@
 //! Products of bytes with AVX2: bytes become 16-bit numbers, and neighbouring products are summed in 32 bits
 //! (`vpmaddwd`), which two products of bytes cannot exceed. `vpmaddubsw`, which takes bytes, would saturate, but not
-//! with codes of at most four bits.
+//! with codes of few bits, nor with two signed bytes of which one is above -128.
 
 use std::arch::x86_64::{__m128i, __m256, __m256i};
 
-use super::{Dot, RowDot, filled};
+use super::{Dot, RowDot, filled, piece};
 
 pub(crate) use pulp::x86::V3 as Avx2;
 
 #[inline(always)]
 fn half(bytes: Option<&[u8; 16]>) -> __m128i {
     pulp::cast!(bytes.copied().unwrap_or_default())
+}
+
+/// Sums of two neighbouring products each, in 16 bits.
+trait Pairs {
+    fn pairs<const BITS: u32>(self, unsigned: __m256i, signed: __m256i) -> __m256i;
+}
+
+impl Pairs for Avx2 {
+    #[inline(always)]
+    fn pairs<const BITS: u32>(self, unsigned: __m256i, signed: __m256i) -> __m256i {
+        let avx2 = self.avx2;
+        if BITS < 8 {
+            return avx2._mm256_maddubs_epi16(unsigned, signed);
+        }
+        // Signed numbers: the sign goes to the other operand, which is above -128.
+        let number = self.flip(unsigned);
+        avx2._mm256_maddubs_epi16(avx2._mm256_abs_epi8(number), avx2._mm256_sign_epi8(signed, number))
+    }
 }
 
 impl Dot for Avx2 {
@@ -67,6 +85,8 @@ impl Dot for Avx2 {
 
 impl RowDot for Avx2 {
     const SUMS: usize = 8;
+    const HIGHEST: usize = 4;
+    const BYTE_MIDDLE: u8 = 128;
     type Bytes = __m256i;
     type Sums = __m256i;
     type Reals = __m256;
@@ -74,6 +94,13 @@ impl RowDot for Avx2 {
     #[inline(always)]
     fn bytes(self, from: &[u8]) -> __m256i {
         pulp::cast!(filled::<u8, 32>(from))
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, bytes: __m256i, to: &mut [u8]) {
+        if let Some(to) = to.first_chunk_mut::<32>() {
+            *to = pulp::cast!(bytes);
+        }
     }
 
     #[inline(always)]
@@ -86,6 +113,31 @@ impl RowDot for Avx2 {
     }
 
     #[inline(always)]
+    fn split<const BITS: u32, const SPAN: usize>(self, from: &[u8], stride: usize, v: usize) -> __m256i {
+        if SPAN >= 32 {
+            let (part, bytes) = piece::<BITS, SPAN>(from, stride, 32 * v);
+            return self.codes::<BITS>(self.bytes(bytes), part);
+        }
+        let (a, low) = piece::<BITS, SPAN>(from, stride, 32 * v);
+        let (b, high) = piece::<BITS, SPAN>(from, stride, 32 * v + 16);
+        let bytes: __m256i = pulp::cast!([filled::<u8, 16>(low), filled::<u8, 16>(high)]);
+        let (a, b) = (a * BITS, b * BITS);
+        // What is shifted in from other bytes is masked.
+        let shifted = self.avx2._mm256_srlv_epi32(bytes, pulp::cast!([a, a, a, a, b, b, b, b]));
+        self.codes::<BITS>(shifted, 0)
+    }
+
+    #[inline(always)]
+    fn join(self, low: __m256i, high: __m256i) -> __m256i {
+        self.avx2._mm256_or_si256(low, self.avx2._mm256_slli_epi16::<4>(high))
+    }
+
+    #[inline(always)]
+    fn flip(self, bytes: __m256i) -> __m256i {
+        self.avx2._mm256_xor_si256(bytes, self.avx._mm256_set1_epi8(i8::MIN))
+    }
+
+    #[inline(always)]
     fn sums(self, from: &[i32]) -> __m256i {
         pulp::cast!(filled::<i32, 8>(from))
     }
@@ -93,17 +145,8 @@ impl RowDot for Avx2 {
     #[inline(always)]
     fn add_products<const BITS: u32>(self, sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
         let avx2 = self.avx2;
-        let products = if BITS < 8 {
-            let pairs = avx2._mm256_maddubs_epi16(unsigned, signed);
-            avx2._mm256_madd_epi16(pairs, self.avx._mm256_set1_epi16(1))
-        } else {
-            let [a, b]: [__m128i; 2] = pulp::cast!(unsigned);
-            let [c, d]: [__m128i; 2] = pulp::cast!(signed);
-            let low = avx2._mm256_madd_epi16(avx2._mm256_cvtepu8_epi16(a), avx2._mm256_cvtepi8_epi16(c));
-            let high = avx2._mm256_madd_epi16(avx2._mm256_cvtepu8_epi16(b), avx2._mm256_cvtepi8_epi16(d));
-            // Sums 0, 1, 4, 5, 2, 3, 6, 7.
-            avx2._mm256_permute4x64_epi64::<0b11_01_10_00>(avx2._mm256_hadd_epi32(low, high))
-        };
+        let pairs = self.pairs::<BITS>(unsigned, signed);
+        let products = avx2._mm256_madd_epi16(pairs, self.avx._mm256_set1_epi16(1));
         avx2._mm256_add_epi32(sums, products)
     }
 
@@ -124,6 +167,70 @@ impl RowDot for Avx2 {
     }
 
     #[inline(always)]
+    fn four(self, bytes: [u8; 4]) -> __m256i {
+        self.avx._mm256_set1_epi32(i32::from_le_bytes(bytes))
+    }
+
+    #[inline(always)]
+    fn every_sum(self, sum: i32) -> __m256i {
+        self.avx._mm256_set1_epi32(sum)
+    }
+
+    #[inline(always)]
+    fn add_fours<const BITS: u32, const FOURS: usize, const R: usize>(
+        self,
+        sums: &mut [__m256i; R],
+        values: &[u8],
+        codes: &[u8],
+    ) {
+        // So many pairs fit 16 bits together.
+        let steps = const { if BITS >= 8 { 1 } else { (1 << 15) / (2 * 127 * ((1 << BITS) - 1)) } };
+        let ones = self.avx._mm256_set1_epi16(1);
+        let mut fours = values.as_chunks::<4>().0.as_chunks::<R>().0.iter().zip(codes.chunks_exact(32));
+        for _ in 0..FOURS.div_ceil(steps) {
+            let mut pairs = [self.avx._mm256_setzero_si256(); R];
+            for _ in 0..steps.min(FOURS) {
+                let Some((fours, codes)) = fours.next() else { break };
+                let codes = self.bytes(codes);
+                for r in 0..R {
+                    let of_row = self.pairs::<BITS>(codes, self.four(fours[r]));
+                    pairs[r] = self.avx2._mm256_add_epi16(pairs[r], of_row);
+                }
+            }
+            for r in 0..R {
+                let products = self.avx2._mm256_madd_epi16(pairs[r], ones);
+                sums[r] = self.avx2._mm256_add_epi32(sums[r], products);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn transpose(self, from: &[u8], stride: usize, to: &mut [u8]) {
+        let (avx2, mut columns) = (self.avx2, [self.avx._mm256_setzero_si256(); 8]);
+        for c in 0..8 {
+            let Some(bytes) = from.get(c * stride..).and_then(|from| from.first_chunk::<32>()) else {
+                return;
+            };
+            columns[c] = pulp::cast!(*bytes);
+        }
+        // Words `w` and `w + 4` of four columns each.
+        let mut words = [[columns[0]; 2]; 4];
+        for (half, c) in columns.as_chunks::<4>().0.iter().enumerate() {
+            let low = [avx2._mm256_unpacklo_epi32(c[0], c[1]), avx2._mm256_unpacklo_epi32(c[2], c[3])];
+            let high = [avx2._mm256_unpackhi_epi32(c[0], c[1]), avx2._mm256_unpackhi_epi32(c[2], c[3])];
+            words[0][half] = avx2._mm256_unpacklo_epi64(low[0], low[1]);
+            words[1][half] = avx2._mm256_unpackhi_epi64(low[0], low[1]);
+            words[2][half] = avx2._mm256_unpacklo_epi64(high[0], high[1]);
+            words[3][half] = avx2._mm256_unpackhi_epi64(high[0], high[1]);
+        }
+        let Some(to) = to.as_chunks_mut::<32>().0.first_chunk_mut::<8>() else { return };
+        for (w, [a, b]) in words.into_iter().enumerate() {
+            to[w] = pulp::cast!(avx2._mm256_permute2x128_si256::<0x20>(a, b));
+            to[w + 4] = pulp::cast!(avx2._mm256_permute2x128_si256::<0x31>(a, b));
+        }
+    }
+
+    #[inline(always)]
     fn plus(self, a: __m256i, b: __m256i) -> __m256i {
         self.avx2._mm256_add_epi32(a, b)
     }
@@ -137,6 +244,11 @@ impl RowDot for Avx2 {
     #[inline(always)]
     fn reals(self, from: &[f32]) -> __m256 {
         pulp::cast!(filled::<f32, 8>(from))
+    }
+
+    #[inline(always)]
+    fn every(self, real: f32) -> __m256 {
+        self.avx._mm256_set1_ps(real)
     }
 
     #[inline(always)]
@@ -155,6 +267,19 @@ impl RowDot for Avx2 {
     fn add_scaled(self, total: __m256, sums: __m256i, a: __m256, b: __m256) -> __m256 {
         let scales = self.avx._mm256_mul_ps(a, b);
         self.fma._mm256_fmadd_ps(self.avx._mm256_cvtepi32_ps(sums), scales, total)
+    }
+
+    #[inline(always)]
+    fn add_product(self, total: __m256, a: __m256, b: __m256) -> __m256 {
+        self.fma._mm256_fmadd_ps(a, b, total)
+    }
+
+    #[inline(always)]
+    fn store_reals(self, reals: __m256, to: &mut [f32]) {
+        let reals: [f32; 8] = pulp::cast!(reals);
+        for (to, real) in to.iter_mut().zip(reals) {
+            *to = real;
+        }
     }
 
     #[inline(always)]

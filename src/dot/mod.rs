@@ -27,7 +27,7 @@ mod neon;
 mod vnni;
 
 use crate::simd::wide;
-use portable::Portable;
+pub(crate) use portable::Portable;
 
 /// Vector registers that hold sums of products along two rows, one sum for four neighbouring bytes.
 pub(crate) trait RowDot: Copy {
@@ -39,17 +39,51 @@ pub(crate) trait RowDot: Copy {
     type Sums: Copy;
     /// As many `f32`.
     type Reals: Copy;
+    /// Rows of a tile that fits the registers, where each row has one vector of sums: 4 or 8.
+    const HIGHEST: usize;
+    /// What is taken away from unsigned bytes before they are multiplied: 128 where signed ones are multiplied faster.
+    const BYTE_MIDDLE: u8 = 0;
 
     /// The first four bytes of each sum; zeros where `from` has fewer.
     fn bytes(self, from: &[u8]) -> Self::Bytes;
 
+    /// Writes the bytes of a vector, where `to` has as many.
+    fn store_bytes(self, bytes: Self::Bytes, to: &mut [u8]);
+
     /// The `BITS` bits of each byte from bit `i * BITS` on.
     fn codes<const BITS: u32>(self, bytes: Self::Bytes, i: u32) -> Self::Bytes;
+
+    /// Vector `v` of the codes of `BITS` bits of some elements, in their order: `SPAN` bytes, 16 or a multiple, have those of
+    /// as many elements in their lowest bits, then those of the next ones in the bits above, and so on; further bytes are
+    /// `stride` bytes after these. Zeros where `from` has fewer.
+    #[inline(always)]
+    fn split<const BITS: u32, const SPAN: usize>(self, from: &[u8], stride: usize, v: usize) -> Self::Bytes {
+        let width = 4 * Self::SUMS;
+        if width <= SPAN {
+            let (part, bytes) = piece::<BITS, SPAN>(from, stride, v * width);
+            return self.codes::<BITS>(self.bytes(bytes), part);
+        }
+        let mut codes = [0u8; 64];
+        for (i, to) in codes.chunks_mut(SPAN).take(width / SPAN).enumerate() {
+            let (part, bytes) = piece::<BITS, SPAN>(from, stride, v * width + i * SPAN);
+            for (to, byte) in to.iter_mut().zip(bytes) {
+                *to = *byte >> (part * BITS) & (0xff >> (8 - BITS));
+            }
+        }
+        self.bytes(&codes)
+    }
+
+    /// `high` times 16 and `low`, which is less than that.
+    fn join(self, low: Self::Bytes, high: Self::Bytes) -> Self::Bytes;
+
+    /// The bytes with their highest bits changed.
+    fn flip(self, bytes: Self::Bytes) -> Self::Bytes;
 
     /// Sums; zeros where `from` has fewer.
     fn sums(self, from: &[i32]) -> Self::Sums;
 
-    /// The sums and the products of unsigned bytes of at most `BITS` bits and signed ones above -128.
+    /// The sums and the products of unsigned bytes of at most `BITS` bits and signed ones above -128. Of bytes of 8 bits
+    /// [`RowDot::BYTE_MIDDLE`] is taken away before.
     fn add_products<const BITS: u32>(
         self,
         sums: Self::Sums,
@@ -74,6 +108,42 @@ pub(crate) trait RowDot: Copy {
         sums
     }
 
+    /// The four bytes for every sum.
+    fn four(self, bytes: [u8; 4]) -> Self::Bytes;
+
+    /// The number for every sum.
+    fn every_sum(self, sum: i32) -> Self::Sums;
+
+    /// The sums of `R` rows and the products of four bytes at a time with vectors of codes: `values` has four signed bytes
+    /// above -128 of each row, `FOURS` times; `codes` as many vectors of unsigned bytes of at most `BITS` bits.
+    #[inline(always)]
+    fn add_fours<const BITS: u32, const FOURS: usize, const R: usize>(
+        self,
+        sums: &mut [Self::Sums; R],
+        values: &[u8],
+        codes: &[u8],
+    ) {
+        let fours = values.as_chunks::<4>().0.as_chunks::<R>().0.iter();
+        for (fours, codes) in fours.zip(codes.chunks_exact(4 * Self::SUMS)).take(FOURS) {
+            let codes = self.bytes(codes);
+            for r in 0..R {
+                sums[r] = self.add_products::<BITS>(sums[r], codes, self.four(fours[r]));
+            }
+        }
+    }
+
+    /// Writes words of four bytes: the first of each of [`RowDot::SUMS`] columns, which begin `stride` bytes apart in `from`,
+    /// then the second of each, as many as there are columns.
+    #[inline(always)]
+    fn transpose(self, from: &[u8], stride: usize, to: &mut [u8]) {
+        for c in 0..Self::SUMS {
+            let words = from.get(c * stride..).unwrap_or_default().as_chunks::<4>().0;
+            for (to, word) in to.chunks_exact_mut(4 * Self::SUMS).take(Self::SUMS).zip(words) {
+                to[4 * c..][..4].copy_from_slice(word);
+            }
+        }
+    }
+
     /// The sums of both.
     fn plus(self, a: Self::Sums, b: Self::Sums) -> Self::Sums;
 
@@ -82,6 +152,9 @@ pub(crate) trait RowDot: Copy {
 
     /// Numbers; zeros where `from` has fewer.
     fn reals(self, from: &[f32]) -> Self::Reals;
+
+    /// The number for every sum.
+    fn every(self, real: f32) -> Self::Reals;
 
     /// Number `i >> shift` of `from` for sum `i`; zeros where `from` has fewer.
     fn spread(self, from: &[f32], shift: u32) -> Self::Reals;
@@ -92,6 +165,12 @@ pub(crate) trait RowDot: Copy {
 
     /// `total + sums * (a * b)`.
     fn add_scaled(self, total: Self::Reals, sums: Self::Sums, a: Self::Reals, b: Self::Reals) -> Self::Reals;
+
+    /// `total + a * b`.
+    fn add_product(self, total: Self::Reals, a: Self::Reals, b: Self::Reals) -> Self::Reals;
+
+    /// Writes as many numbers as `to` has.
+    fn store_reals(self, reals: Self::Reals, to: &mut [f32]);
 
     /// The sum of all numbers.
     fn total(self, reals: Self::Reals) -> f32;
@@ -120,6 +199,14 @@ pub(crate) fn round_block(a: &[f32], to: &mut [u8]) -> f32 {
         *to = (v * factor + ROUNDING).to_bits() as u8;
     }
     if largest.is_finite() { largest / LARGEST } else { f32::NAN }
+}
+
+/// Which code of its byte element `element` is, and the bytes from this one on, as [`RowDot::split`] has them.
+#[inline(always)]
+fn piece<const BITS: u32, const SPAN: usize>(from: &[u8], stride: usize, element: usize) -> (u32, &[u8]) {
+    let each = SPAN * 8 / BITS as usize;
+    let (chunk, rest) = (element / each, element % each);
+    ((rest / SPAN) as u32, from.get(chunk * stride + rest % SPAN..).unwrap_or_default())
 }
 
 /// The first `N` elements of `from`, zeros where it has fewer.
@@ -231,6 +318,19 @@ impl Unit {
             }
         }
         self.run(Sums)
+    }
+
+    /// [`RowDot::HIGHEST`] and [`RowDot::BYTE_MIDDLE`].
+    pub(crate) fn rows(self) -> (usize, u8) {
+        struct Rows;
+        impl WithDot for Rows {
+            type Output = (usize, u8);
+            #[inline(always)]
+            fn with<D: Dot>(self, _: D) -> (usize, u8) {
+                (D::HIGHEST, D::BYTE_MIDDLE)
+            }
+        }
+        self.run(Rows)
     }
 
     /// Columns in one vector, and vectors in a row of a tile.
@@ -369,12 +469,14 @@ mod tests {
             let scales: Vec<f32> = (0..len.div_ceil(4) + 64).map(|i| (1 + i % 3) as f32).collect();
             for unit in Unit::all() {
                 let width = 4 * unit.sums();
+                let middle = if BITS == 8 { i64::from(unit.rows().1) } else { 0 };
                 let mut want = 0i64;
                 for i in 0..len {
                     for part in 0..parts {
                         let code = i64::from(codes[i] >> (part as u32 * BITS)) & ((1 << BITS) - 1);
-                        want +=
-                            code * i64::from(signed[part * len + i] as i8) * scales[(i / 4) >> SHIFT] as i64;
+                        want += (code - middle)
+                            * i64::from(signed[part * len + i] as i8)
+                            * scales[(i / 4) >> SHIFT] as i64;
                     }
                 }
                 // Each vector began with a one.
@@ -391,6 +493,131 @@ mod tests {
         rows_are_exact::<2>();
         rows_are_exact::<4>();
         rows_are_exact::<8>();
+    }
+
+    /// Sums of `R` rows and vectors of codes, four at a time.
+    struct Fours<'a, const BITS: u32>(&'a [u8], &'a [u8]);
+
+    const R: usize = 4;
+
+    impl<const BITS: u32> WithDot for Fours<'_, BITS> {
+        type Output = Vec<f32>;
+        #[inline(always)]
+        fn with<D: Dot>(self, dot: D) -> Vec<f32> {
+            let mut sums = [dot.every_sum(3); R];
+            dot.add_fours::<BITS, 8, R>(&mut sums, self.0, self.1);
+            let mut all = vec![0f32; R * D::SUMS];
+            for (sums, to) in sums.into_iter().zip(all.chunks_mut(D::SUMS)) {
+                let reals = dot.add_scaled(dot.every(1.0), sums, dot.every(2.0), dot.every(0.5));
+                dot.store_reals(dot.add_product(reals, dot.every(3.0), dot.every(7.0)), to);
+            }
+            all
+        }
+    }
+
+    fn fours_are_exact<const BITS: u32>() {
+        for unit in Unit::all() {
+            let lanes = unit.sums();
+            let middle = if BITS == 8 { i32::from(unit.rows().1) } else { 0 };
+            for extreme in [false, true] {
+                let values: Vec<u8> = (0..4 * R * 8)
+                    .map(
+                        |i| if extreme { [127, -127][i / 16 % 2] } else { (i * 37 % 255) as i32 - 127 } as u8,
+                    )
+                    .collect();
+                let codes: Vec<u8> = (0..4 * lanes * 8)
+                    .map(|i| if extreme && i % 3 > 0 { 0xff } else { (i * 29 + i / 7) as u8 } >> (8 - BITS))
+                    .collect();
+                let got = unit.run(Fours::<BITS>(&values, &codes));
+                for r in 0..R {
+                    for c in 0..lanes {
+                        let product = |i: usize| {
+                            let code = i32::from(codes[(i / 4 * lanes + c) * 4 + i % 4]);
+                            (code - middle) * i32::from(values[(i / 4 * R + r) * 4 + i % 4] as i8)
+                        };
+                        let want = (0..32).map(product).sum::<i32>() + 3 + 1 + 21;
+                        assert_eq!(
+                            got[r * lanes + c],
+                            want as f32,
+                            "{unit:?}, {BITS} bits, row {r}, column {c}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_unit_gives_exact_sums_of_rows_and_columns() {
+        fours_are_exact::<4>();
+        fours_are_exact::<6>();
+        fours_are_exact::<8>();
+    }
+
+    #[test]
+    fn words_of_columns_are_interleaved() {
+        struct Words<'a>(&'a [u8], usize);
+        impl WithDot for Words<'_> {
+            type Output = Vec<u8>;
+            #[inline(always)]
+            fn with<D: Dot>(self, dot: D) -> Vec<u8> {
+                let mut to = vec![0; 4 * D::SUMS * D::SUMS];
+                dot.transpose(self.0, self.1, &mut to);
+                to
+            }
+        }
+        for unit in Unit::all() {
+            let (lanes, stride) = (unit.sums(), 4 * unit.sums() + 9);
+            let from: Vec<u8> = (0..lanes * stride).map(|i| (i * 7 + i / 256) as u8).collect();
+            let got = unit.run(Words(&from, stride));
+            for (i, got) in got.iter().enumerate() {
+                let (word, c, byte) = (i / 4 / lanes, i / 4 % lanes, i % 4);
+                assert_eq!(*got, from[c * stride + 4 * word + byte], "{unit:?}, word {word} of column {c}");
+            }
+        }
+    }
+
+    /// Four vectors of codes of `BITS` bits, of the lowest bits of `SPAN` bytes first; joined with their highest bits and
+    /// flipped.
+    struct Split<'a, const BITS: u32, const SPAN: usize>(&'a [u8], usize);
+
+    impl<const BITS: u32, const SPAN: usize> WithDot for Split<'_, BITS, SPAN> {
+        type Output = Vec<u8>;
+        #[inline(always)]
+        fn with<D: Dot>(self, dot: D) -> Vec<u8> {
+            let mut all = vec![0; 16 * D::SUMS];
+            for (v, to) in all.chunks_mut(4 * D::SUMS).enumerate() {
+                let codes = dot.split::<BITS, SPAN>(self.0, self.1, v);
+                let codes =
+                    if BITS < 8 { dot.join(codes, dot.codes::<1>(codes, 0)) } else { dot.flip(codes) };
+                dot.store_bytes(codes, to);
+            }
+            all
+        }
+    }
+
+    fn codes_are_split<const BITS: u32, const SPAN: usize>(stride: usize) {
+        let bytes: Vec<u8> = (0..8 * stride).map(|i| (i * 11 + i / 30) as u8).collect();
+        for unit in Unit::all() {
+            let got = unit.run(Split::<BITS, SPAN>(&bytes, stride));
+            for (e, got) in got.into_iter().enumerate() {
+                let parts = 8 / BITS as usize;
+                let (chunk, part, at) = (e / (SPAN * parts), e / SPAN % parts, e % SPAN);
+                let code = bytes[chunk * stride + at] >> (part as u32 * BITS) & (0xff >> (8 - BITS));
+                let want = if BITS < 8 { code | (code & 1) << 4 } else { code ^ 0x80 };
+                assert_eq!(got, want, "{unit:?}, {BITS} bits of {SPAN} bytes, element {e}");
+            }
+        }
+    }
+
+    #[test]
+    fn codes_are_split_in_the_order_of_elements() {
+        codes_are_split::<4, 16>(18);
+        codes_are_split::<4, 32>(32);
+        codes_are_split::<4, 64>(64);
+        codes_are_split::<2, 32>(32);
+        codes_are_split::<1, 32>(32);
+        codes_are_split::<8, 32>(34);
     }
 
     #[test]

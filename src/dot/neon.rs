@@ -74,6 +74,7 @@ impl Dot for Neon {
 
 impl RowDot for Neon {
     const SUMS: usize = 4;
+    const HIGHEST: usize = 8;
     type Bytes = uint8x16_t;
     type Sums = int32x4_t;
     type Reals = float32x4_t;
@@ -84,12 +85,29 @@ impl RowDot for Neon {
     }
 
     #[inline(always)]
+    fn store_bytes(self, bytes: uint8x16_t, to: &mut [u8]) {
+        if let Some(to) = to.first_chunk_mut::<16>() {
+            *to = pulp::cast!(bytes);
+        }
+    }
+
+    #[inline(always)]
     fn codes<const BITS: u32>(self, bytes: uint8x16_t, i: u32) -> uint8x16_t {
         if BITS >= 8 {
             return bytes;
         }
         let shifted = self.neon.vshlq_u8(bytes, self.neon.vdupq_n_s8(-((i * BITS) as i8)));
         self.neon.vandq_u8(shifted, self.neon.vdupq_n_u8(0xff >> (8 - BITS)))
+    }
+
+    #[inline(always)]
+    fn join(self, low: uint8x16_t, high: uint8x16_t) -> uint8x16_t {
+        self.neon.vorrq_u8(low, self.neon.vshlq_n_u8::<4>(high))
+    }
+
+    #[inline(always)]
+    fn flip(self, bytes: uint8x16_t) -> uint8x16_t {
+        self.neon.veorq_u8(bytes, self.neon.vdupq_n_u8(0x80))
     }
 
     #[inline(always)]
@@ -115,6 +133,16 @@ impl RowDot for Neon {
     }
 
     #[inline(always)]
+    fn four(self, bytes: [u8; 4]) -> uint8x16_t {
+        self.neon.vreinterpretq_u8_u32(self.neon.vdupq_n_u32(u32::from_le_bytes(bytes)))
+    }
+
+    #[inline(always)]
+    fn every_sum(self, sum: i32) -> int32x4_t {
+        self.neon.vdupq_n_s32(sum)
+    }
+
+    #[inline(always)]
     fn plus(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
         self.neon.vaddq_s32(a, b)
     }
@@ -128,6 +156,11 @@ impl RowDot for Neon {
     #[inline(always)]
     fn reals(self, from: &[f32]) -> float32x4_t {
         pulp::cast!(filled::<f32, 4>(from))
+    }
+
+    #[inline(always)]
+    fn every(self, real: f32) -> float32x4_t {
+        self.neon.vdupq_n_f32(real)
     }
 
     #[inline(always)]
@@ -145,6 +178,19 @@ impl RowDot for Neon {
     #[inline(always)]
     fn add_scaled(self, total: float32x4_t, sums: int32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t {
         self.neon.vfmaq_f32(total, self.neon.vcvtq_f32_s32(sums), self.neon.vmulq_f32(a, b))
+    }
+
+    #[inline(always)]
+    fn add_product(self, total: float32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        self.neon.vfmaq_f32(total, a, b)
+    }
+
+    #[inline(always)]
+    fn store_reals(self, reals: float32x4_t, to: &mut [f32]) {
+        let reals: [f32; 4] = pulp::cast!(reals);
+        for (to, real) in to.iter_mut().zip(reals) {
+            *to = real;
+        }
     }
 
     #[inline(always)]

@@ -67,6 +67,7 @@ impl Dot for Portable {
 
 impl RowDot for Portable {
     const SUMS: usize = LANES;
+    const HIGHEST: usize = 4;
     type Bytes = [u8; 4 * LANES];
     type Sums = [i32; LANES];
     type Reals = [f32; LANES];
@@ -77,12 +78,29 @@ impl RowDot for Portable {
     }
 
     #[inline(always)]
+    fn store_bytes(self, bytes: Self::Bytes, to: &mut [u8]) {
+        if let Some(to) = to.first_chunk_mut() {
+            *to = bytes;
+        }
+    }
+
+    #[inline(always)]
     fn codes<const BITS: u32>(self, bytes: Self::Bytes, i: u32) -> Self::Bytes {
         let mut codes = bytes;
         if BITS < 8 {
             codes.iter_mut().for_each(|byte| *byte = *byte >> (i * BITS) & (0xff >> (8 - BITS)));
         }
         codes
+    }
+
+    #[inline(always)]
+    fn join(self, low: Self::Bytes, high: Self::Bytes) -> Self::Bytes {
+        std::array::from_fn(|i| low[i] | high[i] << 4)
+    }
+
+    #[inline(always)]
+    fn flip(self, bytes: Self::Bytes) -> Self::Bytes {
+        bytes.map(|byte| byte ^ 0x80)
     }
 
     #[inline(always)]
@@ -106,6 +124,16 @@ impl RowDot for Portable {
     }
 
     #[inline(always)]
+    fn four(self, bytes: [u8; 4]) -> Self::Bytes {
+        std::array::from_fn(|i| bytes[i % 4])
+    }
+
+    #[inline(always)]
+    fn every_sum(self, sum: i32) -> Self::Sums {
+        [sum; LANES]
+    }
+
+    #[inline(always)]
     fn plus(self, a: Self::Sums, b: Self::Sums) -> Self::Sums {
         std::array::from_fn(|i| a[i].wrapping_add(b[i]))
     }
@@ -121,6 +149,11 @@ impl RowDot for Portable {
     #[inline(always)]
     fn reals(self, from: &[f32]) -> Self::Reals {
         filled(from)
+    }
+
+    #[inline(always)]
+    fn every(self, real: f32) -> Self::Reals {
+        [real; LANES]
     }
 
     #[inline(always)]
@@ -147,6 +180,16 @@ impl RowDot for Portable {
             total[i] += sums[i] as f32 * (a[i] * b[i]);
         }
         total
+    }
+
+    #[inline(always)]
+    fn add_product(self, total: Self::Reals, a: Self::Reals, b: Self::Reals) -> Self::Reals {
+        std::array::from_fn(|i| total[i] + a[i] * b[i])
+    }
+
+    #[inline(always)]
+    fn store_reals(self, reals: Self::Reals, to: &mut [f32]) {
+        to.iter_mut().zip(reals).for_each(|(to, real)| *to = real);
     }
 
     #[inline(always)]

@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::{__m128i, __m512, __m512i, _mm512_dpbusd_epi32};
 
-use super::{Dot, RowDot, filled};
+use super::{Dot, RowDot, filled, piece};
 
 pulp::simd_type! {
     /// Shows that the CPU has these instructions.
@@ -68,6 +68,7 @@ impl Dot for Vnni {
 
 impl RowDot for Vnni {
     const SUMS: usize = 16;
+    const HIGHEST: usize = 8;
     type Bytes = __m512i;
     type Sums = __m512i;
     type Reals = __m512;
@@ -75,6 +76,13 @@ impl RowDot for Vnni {
     #[inline(always)]
     fn bytes(self, from: &[u8]) -> __m512i {
         pulp::cast!(filled::<u8, 64>(from))
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, bytes: __m512i, to: &mut [u8]) {
+        if let Some(to) = to.first_chunk_mut::<64>() {
+            *to = pulp::cast!(bytes);
+        }
     }
 
     #[inline(always)]
@@ -88,6 +96,35 @@ impl RowDot for Vnni {
     }
 
     #[inline(always)]
+    fn split<const BITS: u32, const SPAN: usize>(self, from: &[u8], stride: usize, v: usize) -> __m512i {
+        if SPAN >= 64 {
+            let (part, bytes) = piece::<BITS, SPAN>(from, stride, 64 * v);
+            return self.codes::<BITS>(self.bytes(bytes), part);
+        }
+        let piece = |i: usize| piece::<BITS, SPAN>(from, stride, 64 * v + i);
+        let [(a, first), (b, second), (c, third), (d, last)] = [piece(0), piece(16), piece(32), piece(48)];
+        let bytes: __m512i = if SPAN >= 32 {
+            pulp::cast!([filled::<u8, 32>(first), filled::<u8, 32>(third)])
+        } else {
+            let halves = [filled::<u8, 16>(first), filled::<u8, 16>(second), filled::<u8, 16>(third)];
+            pulp::cast!([halves[0], halves[1], halves[2], filled::<u8, 16>(last)])
+        };
+        let counts = [[a * BITS; 4], [b * BITS; 4], [c * BITS; 4], [d * BITS; 4]];
+        // What is shifted in from other bytes is masked.
+        self.codes::<BITS>(self.avx512f._mm512_srlv_epi32(bytes, pulp::cast!(counts)), 0)
+    }
+
+    #[inline(always)]
+    fn join(self, low: __m512i, high: __m512i) -> __m512i {
+        self.avx512f._mm512_or_si512(low, self.avx512bw._mm512_slli_epi16::<4>(high))
+    }
+
+    #[inline(always)]
+    fn flip(self, bytes: __m512i) -> __m512i {
+        self.avx512f._mm512_xor_si512(bytes, self.avx512f._mm512_set1_epi8(i8::MIN))
+    }
+
+    #[inline(always)]
     fn sums(self, from: &[i32]) -> __m512i {
         pulp::cast!(filled::<i32, 16>(from))
     }
@@ -95,6 +132,46 @@ impl RowDot for Vnni {
     #[inline(always)]
     fn add_products<const BITS: u32>(self, sums: __m512i, unsigned: __m512i, signed: __m512i) -> __m512i {
         self.products(sums, unsigned, signed)
+    }
+
+    #[inline(always)]
+    fn four(self, bytes: [u8; 4]) -> __m512i {
+        self.avx512f._mm512_set1_epi32(i32::from_le_bytes(bytes))
+    }
+
+    #[inline(always)]
+    fn every_sum(self, sum: i32) -> __m512i {
+        self.avx512f._mm512_set1_epi32(sum)
+    }
+
+    #[inline(always)]
+    fn transpose(self, from: &[u8], stride: usize, to: &mut [u8]) {
+        let (f, mut columns) = (self.avx512f, [self.avx512f._mm512_setzero_si512(); 16]);
+        for c in 0..16 {
+            let Some(bytes) = from.get(c * stride..).and_then(|from| from.first_chunk::<64>()) else {
+                return;
+            };
+            columns[c] = pulp::cast!(*bytes);
+        }
+        // Words `w`, `w + 4`, `w + 8` and `w + 12` of four columns each.
+        let mut words = [[columns[0]; 4]; 4];
+        for (quarter, c) in columns.as_chunks::<4>().0.iter().enumerate() {
+            let low = [f._mm512_unpacklo_epi32(c[0], c[1]), f._mm512_unpacklo_epi32(c[2], c[3])];
+            let high = [f._mm512_unpackhi_epi32(c[0], c[1]), f._mm512_unpackhi_epi32(c[2], c[3])];
+            words[0][quarter] = f._mm512_unpacklo_epi64(low[0], low[1]);
+            words[1][quarter] = f._mm512_unpackhi_epi64(low[0], low[1]);
+            words[2][quarter] = f._mm512_unpacklo_epi64(high[0], high[1]);
+            words[3][quarter] = f._mm512_unpackhi_epi64(high[0], high[1]);
+        }
+        let Some(to) = to.as_chunks_mut::<64>().0.first_chunk_mut::<16>() else { return };
+        for (w, [a, b, c, d]) in words.into_iter().enumerate() {
+            let first = [f._mm512_shuffle_i32x4::<0x44>(a, b), f._mm512_shuffle_i32x4::<0x44>(c, d)];
+            let last = [f._mm512_shuffle_i32x4::<0xee>(a, b), f._mm512_shuffle_i32x4::<0xee>(c, d)];
+            to[w] = pulp::cast!(f._mm512_shuffle_i32x4::<0x88>(first[0], first[1]));
+            to[w + 4] = pulp::cast!(f._mm512_shuffle_i32x4::<0xdd>(first[0], first[1]));
+            to[w + 8] = pulp::cast!(f._mm512_shuffle_i32x4::<0x88>(last[0], last[1]));
+            to[w + 12] = pulp::cast!(f._mm512_shuffle_i32x4::<0xdd>(last[0], last[1]));
+        }
     }
 
     #[inline(always)]
@@ -116,6 +193,11 @@ impl RowDot for Vnni {
     }
 
     #[inline(always)]
+    fn every(self, real: f32) -> __m512 {
+        self.avx512f._mm512_set1_ps(real)
+    }
+
+    #[inline(always)]
     fn spread(self, from: &[f32], shift: u32) -> __m512 {
         let places: __m512i = pulp::cast!([0u32, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
         let places = self.avx512f._mm512_srl_epi32(places, pulp::cast!([u64::from(shift), 0]));
@@ -131,6 +213,19 @@ impl RowDot for Vnni {
     fn add_scaled(self, total: __m512, sums: __m512i, a: __m512, b: __m512) -> __m512 {
         let scales = self.avx512f._mm512_mul_ps(a, b);
         self.avx512f._mm512_fmadd_ps(self.avx512f._mm512_cvtepi32_ps(sums), scales, total)
+    }
+
+    #[inline(always)]
+    fn add_product(self, total: __m512, a: __m512, b: __m512) -> __m512 {
+        self.avx512f._mm512_fmadd_ps(a, b, total)
+    }
+
+    #[inline(always)]
+    fn store_reals(self, reals: __m512, to: &mut [f32]) {
+        let reals: [f32; 16] = pulp::cast!(reals);
+        for (to, real) in to.iter_mut().zip(reals) {
+            *to = real;
+        }
     }
 
     #[inline(always)]

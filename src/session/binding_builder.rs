@@ -65,6 +65,7 @@ pub struct BindingBuilder<'e> {
     /// Inputs and outputs that must be one memory.
     updates: Vec<(String, String)>,
     strict: Option<bool>,
+    runs: Option<u32>,
     /// The first wrong call.
     wrong: Option<SessionError>,
 }
@@ -77,6 +78,7 @@ impl<'e> BindingBuilder<'e> {
             outputs: BTreeMap::new(),
             updates: Vec::new(),
             strict: None,
+            runs: None,
             wrong: None,
         }
     }
@@ -157,6 +159,14 @@ impl<'e> BindingBuilder<'e> {
         self
     }
 
+    /// How many runs the binding lasts, where that is known to be few: an import is paid once, a copy in each run. What
+    /// both take was measured on the device, so memory that is imported for many runs may be copied for few. Without it
+    /// [`ImportCosts::RUNS`](crate::memory::import::ImportCosts::RUNS).
+    pub fn runs(mut self, runs: u32) -> Self {
+        self.runs = Some(runs);
+        self
+    }
+
     /// The plan for the given shapes, without imports or allocations: types and shapes of the outputs before they
     /// have memory.
     ///
@@ -182,6 +192,7 @@ impl<'e> BindingBuilder<'e> {
         self.bind_before();
         let mut policy = core.options.bind;
         policy.strict = self.strict.unwrap_or(policy.strict);
+        policy.runs = self.runs.unwrap_or(policy.runs);
         let sources = |names: Vec<&String>, map: &mut BTreeMap<String, Memory<'e>>| -> Vec<Source<'e>> {
             names
                 .into_iter()

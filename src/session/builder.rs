@@ -11,6 +11,7 @@ use crate::frame::FrameSpec;
 use crate::graph::Graph;
 use crate::loader::{self, LoadOptions, UsedFiles};
 use crate::memory::host::Unchanging;
+use crate::memory::import::ImportCosts;
 use crate::plan::passes::{GraphCx, prepare, prepare_and_share};
 use crate::plan::{Activations, Integers, PassSelection, PlanOptions, Precision};
 use crate::registry::{Registry, default_selector};
@@ -71,7 +72,7 @@ impl Default for SessionBuilder {
             plan: PlanOptions::default(),
             foreign: BTreeSet::new(),
             frames: FrameSpecs::default(),
-            bind: BindPolicy { strict: false, copy_threshold: None, copies: false },
+            bind: BindPolicy { strict: false, copy_threshold: None, copies: false, runs: ImportCosts::RUNS },
             params: None,
             map: None,
             arena: None,

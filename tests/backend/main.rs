@@ -21,6 +21,7 @@ mod kernels;
 mod queues;
 mod targets;
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
@@ -49,8 +50,15 @@ const FILES: [(&str, &[Case]); 6] = [
     ("images", images::CASES),
 ];
 
+thread_local! {
+    /// Whether a panic of this thread is what its case expects, and prints nothing.
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
 fn run(target: &'static Target, case: fn(&'static Target), excluded: Option<&str>) -> Result<(), Failed> {
+    EXPECTED.set(excluded.is_some());
     let ended = catch_unwind(AssertUnwindSafe(|| case(target)));
+    EXPECTED.set(false);
     match (ended, excluded) {
         (Ok(()), None) => Ok(()),
         (Ok(()), Some(reason)) => Err(format!("passes, and is excluded because {reason}").into()),
@@ -64,6 +72,12 @@ fn run(target: &'static Target, case: fn(&'static Target), excluded: Option<&str
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
+    let printed = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !EXPECTED.get() {
+            printed(panic);
+        }
+    }));
     let required = std::env::var("REQUIRE_BACKENDS").unwrap_or_default();
     let mut trials = Vec::new();
     for target in &TARGETS {

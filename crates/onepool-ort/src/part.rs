@@ -3,7 +3,8 @@
 //! A run takes a binding that is idle, for the shapes at hand, and gives it the addresses of this run. Where devices work on
 //! pointers, or nothing is imported, bindings are kept with the memory that they saw last. Other devices import pages, and
 //! an address alone does not tell whether the same pages are there: their bindings end with the run unless the caller
-//! promises so (`keep_imports`), or has handles of the memory (`external`).
+//! promises so (`keep_imports`), or has handles of the memory (`external`), and what costs more to import than to copy once
+//! is copied.
 
 #![allow(unsafe_code, reason = "memory of onnxruntime's is lent to the session")]
 
@@ -218,6 +219,9 @@ impl Part {
             dims = Some(sizes);
         }
         let regions = self.hold(inputs.iter().chain(&outputs), kernel);
+        if !self.kept && !external::holding(inputs.iter().chain(&outputs)).1 {
+            builder = builder.runs(1);
+        }
         let binding = match builder.build() {
             Err(Error::Session(SessionError::Overlap { .. })) if !self.strict && !apart => {
                 return self.bind(places, kernel, true);

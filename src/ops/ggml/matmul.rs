@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::blocks::{Part, Rows};
+use super::blocks::Rows;
 use super::gated::GatedBlocks;
+use super::layout::Part;
 use super::rounded;
 use crate::backend::DeviceInfo;
 use crate::dot::Unit;
@@ -213,10 +214,8 @@ impl Sizes {
             return Ok(());
         }
         let unit = Unit::best();
-        // Codes of 8 bits become 16-bit numbers before they are multiplied, which many rows do not repay.
-        let faster = blocks.has_codes() && (blocks.bits() < 8 || m <= FEW_ROWS);
         if rounds
-            && faster
+            && blocks.has_codes()
             && unit.multiplies_many()
             && let (Some(a), Some(y)) = (as_f32s(a), as_f32s_mut(y))
         {

@@ -4,6 +4,7 @@
 mod blocks;
 mod gated;
 mod gather;
+mod layout;
 mod matmul;
 mod rounded;
 #[cfg(test)]

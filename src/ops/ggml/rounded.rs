@@ -1,24 +1,14 @@
 //! Products where rows of A are rounded to bytes, with a scale for every 32 elements, as llama.cpp's CPU backend does:
 //! products with codes are sums of integers.
 
-use super::blocks::{BlockType, Part, Rows};
+use super::blocks::{BlockType, Rows};
+use super::layout::{BLOCK, BLOCKS, Layout, Part, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 use crate::dot::{Dot, Unit, WithDot, first_of_four, round_block, unrolled};
+use crate::ops::linalg::coded::panel::{self, Columns, Grain, Panel};
+use crate::ops::linalg::coded::{BAND, PANEL_ROWS, PARALLEL, TASK, in_streams};
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, Share};
-use crate::ops::par;
 use crate::simd::wide;
-
-/// Multiplications below which one thread is faster.
-const PARALLEL: usize = 400_000;
-/// Multiplications of one task at least.
-const TASK: usize = 125_000;
-/// Rows that one task has at least.
-const BAND: usize = 16;
-/// Bytes of rounded rows that are multiplied by all columns of a task before the next rows: they stay in the second
-/// cache.
-const TOGETHER: usize = 256 << 10;
-/// Elements of A that share a scale.
-const BLOCK: usize = 32;
 
 /// [`Part::ELEMENTS`] elements of a row of A; those after its end are zeros.
 #[derive(Clone)]
@@ -29,8 +19,8 @@ struct RowPart {
     /// `RowDot::fours` places sums.
     starts: [i32; Part::RUNS],
     scales: [f32; Part::RUNS],
-    /// Of each run the sum of its elements.
-    sums: [f32; Part::RUNS],
+    /// Of each block the sum of its elements.
+    sums: [f32; BLOCKS],
 }
 
 impl RowPart {
@@ -41,7 +31,7 @@ impl RowPart {
             values: [0; Part::ELEMENTS],
             starts: [0; Part::RUNS],
             scales: [0.0; Part::RUNS],
-            sums: [0.0; Part::RUNS],
+            sums: [0.0; BLOCKS],
         };
         let mut scales = [0f32; Part::RUNS];
         let blocks = part.values.as_chunks_mut::<BLOCK>().0.iter_mut().zip(scales.as_chunks_mut::<2>().0);
@@ -52,8 +42,9 @@ impl RowPart {
         for (sum, values) in sums.iter_mut().zip(part.values.as_chunks::<{ Part::RUN }>().0) {
             *sum = values.iter().map(|v| i32::from(*v as i8)).sum();
         }
-        for (i, (to, sum)) in part.sums.iter_mut().zip(sums).enumerate() {
-            *to = sum as f32 * scales[i];
+        let each = sums.as_chunks::<2>().0.iter().zip(scales.as_chunks::<2>().0);
+        for (to, ([a, b], [scale, _])) in part.sums.iter_mut().zip(each) {
+            *to = (a + b) as f32 * scale;
         }
         for i in 0..Part::RUNS {
             let from = i - i % lanes + place(i % lanes, lanes);
@@ -81,19 +72,22 @@ pub(super) fn multiply(
     unit: Unit,
 ) {
     let (k, n, lanes) = (b.k, b.rows, unit.sums());
+    if m >= PANEL_ROWS {
+        return panel::multiply(&Decoded { b, bytes }, a, n, bias, y, unit);
+    }
     let parts = k.div_ceil(Part::ELEMENTS);
-    let middle = b.blocks.middle();
+    let middle = if b.blocks.bits() == 8 { b.blocks.middle() - unit.rows().1 } else { b.blocks.middle() };
     let mut left: Vec<RowPart> = vec![RowPart::of(&[], 0, lanes); m * parts];
-    par::share(a.chunks(k.max(1)).zip(left.chunks_mut(parts.max(1))), |(a, to)| {
-        wide(
-            #[inline(always)]
-            || {
+    wide(
+        #[inline(always)]
+        || {
+            for (a, to) in a.chunks(k.max(1)).zip(left.chunks_mut(parts.max(1))) {
                 for (a, to) in a.chunks(Part::ELEMENTS).zip(to) {
                     *to = RowPart::of(a, middle, lanes);
                 }
-            },
-        );
-    });
+            }
+        },
+    );
     let work = m.saturating_mul(n).saturating_mul(k);
     let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, strips: n };
     let end = |strip: usize, of: usize| n * (strip + 1) / of;
@@ -102,6 +96,55 @@ pub(super) fn multiply(
         let left = left.get(share.row * parts..).unwrap_or_default();
         unit.run(Task { b, left, parts, bytes, bias, first, rows: &mut share.rows });
     });
+}
+
+/// The columns, for many rows.
+struct Decoded<'a> {
+    b: Rows,
+    bytes: &'a [u8],
+}
+
+impl Columns for Decoded<'_> {
+    fn grain(&self) -> Grain {
+        let Rows { blocks, k, .. } = self.b;
+        let group = if blocks == BlockType::Q6K { Part::RUN } else { BLOCK };
+        Grain { k, bits: blocks.bits(), block: BLOCK, group, parts: 1, middle: blocks.middle() }
+    }
+
+    fn has_summands(&self) -> bool {
+        self.b.blocks.has_summands()
+    }
+
+    #[inline(always)]
+    fn decode<D: Dot>(&self, dot: D, panel: &mut Panel) {
+        let blocks = self.b.blocks;
+        let (lanes, [first, count], group) = (D::SUMS, panel.columns, self.grain().group);
+        let row_bytes = self.b.row_bytes();
+        let bytes_of = |elements: usize| elements / blocks.elements() * blocks.bytes();
+        let all = self.bytes.get(first * row_bytes..).unwrap_or_default();
+        let groups = Part::ELEMENTS / group;
+        let runs = group / Part::RUN;
+        let (mut part, mut columns) = (Part::default(), [0u8; 16 * Part::ELEMENTS]);
+        let codes = panel.codes.chunks_mut(Part::ELEMENTS * lanes);
+        let scales = panel.scales.chunks_mut(groups * lanes);
+        let mut summands = panel.summands.chunks_mut(groups * lanes);
+        let mut at = bytes_of(panel.elements.start);
+        for (codes, scales) in codes.zip(scales) {
+            let of_part = at..at + bytes_of(codes.len() / lanes);
+            let summands = summands.next().unwrap_or_default();
+            let rows = all.chunks_exact(row_bytes.max(1)).take(count);
+            for (c, (row, to)) in rows.zip(columns.as_chunks_mut::<{ Part::ELEMENTS }>().0).enumerate() {
+                part.read(dot, blocks, row.get(of_part.clone()).unwrap_or_default());
+                *to = part.codes;
+                let to = scales.iter_mut().skip(c).step_by(lanes);
+                to.zip(part.scales.iter().step_by(runs)).for_each(|(to, scale)| *to = *scale);
+                let to = summands.iter_mut().skip(c).step_by(lanes);
+                to.zip(part.summands.iter().step_by(runs)).for_each(|(to, summand)| *to = *summand);
+            }
+            panel::interleave(dot, &columns, [Part::ELEMENTS, count], codes);
+            at = of_part.end;
+        }
+    }
 }
 
 /// Rows of columns from `first` on.
@@ -122,69 +165,115 @@ impl WithDot for Task<'_, '_> {
     #[inline(always)]
     fn with<D: Dot>(self, dot: D) {
         match self.b.blocks {
-            BlockType::Q80 => self.run::<D, 8>(dot),
-            _ => self.run::<D, 6>(dot),
+            BlockType::F32 | BlockType::F16 | BlockType::Bf16 => {}
+            BlockType::Q40 => self.lines::<D, Q40, _>(dot),
+            BlockType::Q41 => self.lines::<D, Q41, _>(dot),
+            BlockType::Q50 => self.lines::<D, Q50, _>(dot),
+            BlockType::Q51 => self.lines::<D, Q51, _>(dot),
+            BlockType::Q80 => self.lines::<D, Q80, _>(dot),
+            BlockType::Q4K => self.lines::<D, Q4K, _>(dot),
+            BlockType::Q5K => self.lines::<D, Q5K, _>(dot),
+            BlockType::Q6K => self.lines::<D, Q6K, _>(dot),
         }
     }
 }
 
 impl Task<'_, '_> {
     #[inline(always)]
-    fn run<D: Dot, const BITS: u32>(self, dot: D) {
+    fn lines<D: Dot, L: Layout<N>, const N: usize>(self, dot: D) {
         let Task { b, left, parts, bytes, bias, first, rows } = self;
-        let (blocks, row_bytes) = (b.blocks, b.row_bytes());
-        let part_bytes = Part::ELEMENTS / blocks.elements() * blocks.bytes();
+        let row_bytes = b.row_bytes();
         let count = rows.first().map_or(0, |row| row.len());
-        let band = (TOGETHER / size_of::<RowPart>() / parts.max(1)).max(1);
-        let mut column = vec![Part::default(); parts];
-        for (left, rows) in left.chunks(band * parts.max(1)).zip(rows.chunks_mut(band)) {
-            for c in 0..count {
-                let bytes = bytes.get((first + c) * row_bytes..).and_then(|bytes| bytes.get(..row_bytes));
-                for (bytes, to) in bytes.unwrap_or_default().chunks(part_bytes).zip(&mut column) {
-                    blocks.read(bytes, to);
-                }
-                let bias = bias.and_then(|bias| bias.get(first + c)).copied().unwrap_or(0.0);
-                for (left, row) in left.chunks(parts.max(1)).zip(rows.iter_mut()) {
-                    let product = match blocks.has_summands() {
-                        true => product::<D, BITS, true>(dot, left, &column),
-                        false => product::<D, BITS, false>(dot, left, &column),
-                    };
-                    if let Some(y) = row.get_mut(c) {
-                        *y = product + bias;
-                    }
+        for c in in_streams(count) {
+            let column = bytes.get((first + c) * row_bytes..).unwrap_or_default();
+            let bias = bias.and_then(|bias| bias.get(first + c)).copied().unwrap_or(0.0);
+            for (left, row) in left.chunks(parts.max(1)).zip(rows.iter_mut()) {
+                if let Some(y) = row.get_mut(c) {
+                    *y = product::<D, L, N>(dot, left, column, b.k) + bias;
                 }
             }
         }
     }
 }
 
-/// The product of a row and a column.
+/// The product of a row and a column of `k` elements, which `column` begins with.
 #[inline(always)]
-fn product<D: Dot, const BITS: u32, const SUMMANDS: bool>(dot: D, left: &[RowPart], column: &[Part]) -> f32 {
-    let width = 4 * D::SUMS;
-    let places: [i32; 16] = std::array::from_fn(|i| place(i % D::SUMS, D::SUMS) as i32);
-    let places = dot.sums(&places);
-    let mut total = dot.reals(&[]);
-    let mut summands = [0f32; Part::RUNS];
-    for (left, column) in left.iter().zip(column) {
-        unrolled!(Part::ELEMENTS / (4 * width), |q| {
+fn product<D: Dot, L: Layout<N>, const N: usize>(dot: D, left: &[RowPart], column: &[u8], k: usize) -> f32 {
+    let (whole, rest) = (k / Part::ELEMENTS, k % Part::ELEMENTS);
+    let mut sums = Sums { total: dot.reals(&[]), summands: [0.0; BLOCKS] };
+    for (bytes, left) in column.as_chunks::<N>().0.iter().zip(left.iter().take(whole)) {
+        sums = sums.plus::<D, L, N, false>(dot, left, bytes, Part::ELEMENTS);
+    }
+    if rest > 0
+        && let Some(left) = left.last()
+    {
+        let (bytes, mut own) = (column.get(whole * N..).unwrap_or_default(), [0u8; N]);
+        // What follows is the next column, but after the last one nothing.
+        let bytes = bytes.first_chunk::<N>().unwrap_or_else(|| {
+            own[..bytes.len()].copy_from_slice(bytes);
+            &own
+        });
+        sums = sums.plus::<D, L, N, true>(dot, left, bytes, rest);
+    }
+    let taken: f32 = if L::SUMMANDS { sums.summands.iter().sum() } else { 0.0 };
+    dot.total(sums.total) + taken
+}
+
+/// Sums of the products of a row and a column.
+#[derive(Clone, Copy)]
+struct Sums<R> {
+    total: R,
+    /// Those with summands.
+    summands: [f32; BLOCKS],
+}
+
+impl<R: Copy> Sums<R> {
+    /// These and those of a part, with `SHORT` of its first `elements`, after which the row has zeros.
+    #[inline(always)]
+    fn plus<D: Dot<Reals = R>, L: Layout<N>, const N: usize, const SHORT: bool>(
+        mut self,
+        dot: D,
+        left: &RowPart,
+        bytes: &[u8; N],
+        elements: usize,
+    ) -> Self {
+        let mut scales = L::scales(bytes);
+        if SHORT {
+            // Zeros times what is infinite, or no number, are none.
+            for i in 0..Part::RUNS {
+                scales[i] = if i * L::GROUP < elements { scales[i] } else { 0.0 };
+            }
+        }
+        let mut places = [0; 16];
+        for i in 0..D::SUMS {
+            places[i] = (place(i, D::SUMS) * Part::RUN / L::GROUP) as i32;
+        }
+        let places = dot.sums(&places);
+        unrolled!(Part::ELEMENTS / (16 * D::SUMS), |q| {
             let mut sums = [dot.sums(&[]); 4];
             unrolled!(4, |v| {
-                let at = (4 * q + v) * width;
-                let (codes, values) = (dot.bytes(&column.codes[at..]), dot.bytes(&left.values[at..]));
-                sums[v] = dot.add_products::<BITS>(sums[v], codes, values);
+                let v: usize = 4 * q + v;
+                let values = dot.bytes(&left.values[v * 4 * D::SUMS..]);
+                let codes = L::codes(dot, bytes, v);
+                // Codes of five bits are multiplied as those of six.
+                sums[v % 4] = match L::BITS {
+                    ..=4 => dot.add_products::<4>(sums[v % 4], codes, values),
+                    ..=6 => dot.add_products::<6>(sums[v % 4], codes, values),
+                    _ => dot.add_products::<8>(sums[v % 4], codes, values),
+                };
             });
             let at = q * D::SUMS;
             let sums = dot.plus(dot.sums(&left.starts[at..]), dot.fours(sums));
-            let scales = dot.pick(&column.scales[at..], places);
-            total = dot.add_scaled(total, sums, scales, dot.reals(&left.scales[at..]));
+            let scales = dot.pick(&scales[at * Part::RUN / L::GROUP..], places);
+            self.total = dot.add_scaled(self.total, sums, scales, dot.reals(&left.scales[at..]));
         });
-        if SUMMANDS {
-            for ((to, a), b) in summands.iter_mut().zip(&column.summands).zip(&left.sums) {
-                *to += a * b;
+        if L::SUMMANDS {
+            let summands = L::summands(bytes);
+            for i in 0..BLOCKS {
+                let summand = if !SHORT || i * BLOCK < elements { summands[i] } else { 0.0 };
+                self.summands[i] += left.sums[i] * summand;
             }
         }
+        self
     }
-    let taken = if SUMMANDS { summands.iter().sum() } else { 0.0 };
-    dot.total(total) + taken
 }

@@ -38,8 +38,13 @@ impl Device {
             && self.context.import_costs().direct_reads == u32::MAX
     }
 
-    /// How the device accesses memory of the application.
-    pub(in crate::session) fn policy(&self, copy_threshold: Option<u64>, strict: bool) -> DevicePolicy {
+    /// How the device accesses memory of the application in bindings that last `runs` runs.
+    pub(in crate::session) fn policy(
+        &self,
+        copy_threshold: Option<u64>,
+        strict: bool,
+        runs: u32,
+    ) -> DevicePolicy {
         let info = self.context.info();
         // Without an alignment rule the device uses the pointer itself.
         let on_pointers = info.import.as_ref().is_some_and(|rules| rules.alignment <= 1);
@@ -47,7 +52,7 @@ impl Device {
             return DevicePolicy { strict, ..DevicePolicy::host() };
         }
         let rules = info.import.unwrap_or(ImportRules::strict());
-        let costs = self.context.import_costs();
+        let costs = self.context.import_costs_of_runs(runs);
         DevicePolicy {
             import_refusal: info.import_refusal(),
             dma_buf_supported: self.context.imports_dma_bufs(),

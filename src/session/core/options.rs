@@ -91,11 +91,13 @@ pub(in crate::session) struct BindPolicy {
     pub(in crate::session) copy_threshold: Option<u64>,
     /// Copy everything: the device runs out of memory with imports.
     pub(in crate::session) copies: bool,
+    /// Runs that a binding is expected to last.
+    pub(in crate::session) runs: u32,
 }
 
 impl BindPolicy {
     pub(in crate::session) fn on(self, device: &Device) -> DevicePolicy {
-        let ladder = device.policy(self.copy_threshold, self.strict);
+        let ladder = device.policy(self.copy_threshold, self.strict, self.runs);
         match self.copies && !ladder.on_pointers {
             true => DevicePolicy {
                 import_refusal: Some(Refusal::OutOfMemory),

@@ -63,7 +63,14 @@ impl Context {
         self.cost_report().costs
     }
 
-    /// The same, with the times that it follows from. The first call measures: nothing is begun after 50 ms, and what is
+    /// The same for bindings that last `runs` runs. What is given or preset is for any number.
+    pub fn import_costs_of_runs(&self, runs: u32) -> ImportCosts {
+        let report = self.cost_report();
+        let shared = self.info().memory.shares_host_memory();
+        report.times.map_or(report.costs, |times| ImportCosts::of_runs(&times, shared, runs))
+    }
+
+    /// The same as [`Context::import_costs`], with the times that it follows from. The first call measures: nothing is begun after 50 ms, and what is
     /// under way then (the build of a kernel, one run of it) ends.
     pub fn cost_report(&self) -> CostReport {
         let core = self.core();

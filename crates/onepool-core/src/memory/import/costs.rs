@@ -1,8 +1,5 @@
 //! What an import, a copy and a read in place cost on a device, and what follows from it.
 
-/// Runs that a binding is expected to last: its imports are paid once, its copies in each. Two seconds of a display's
-/// frames.
-const RUNS: f64 = 128.0;
 /// A copy is never worth it for what is slower in place by less than this: noise where other programs run, and at less
 /// than it only what is read six times and more would gain.
 const NOISE: f64 = 1.4;
@@ -23,19 +20,30 @@ pub struct ImportCosts {
 }
 
 impl ImportCosts {
+    /// Runs that a binding is expected to last: its imports are paid once, its copies in each. Two seconds of a display's
+    /// frames.
+    pub const RUNS: u32 = 128;
+
     /// What is taken where nothing is measured: shared memory is read in place however often, memory across a bus
     /// once.
     pub const fn preset(shares_host_memory: bool) -> ImportCosts {
         ImportCosts { copy_threshold: 64 << 10, direct_reads: if shares_host_memory { u32::MAX } else { 1 } }
     }
 
-    /// What follows from times that were measured; the preset where they were not.
+    /// What follows from times that were measured for bindings that last [`ImportCosts::RUNS`] runs; the preset where they
+    /// were not.
     pub fn of(times: &ImportTimes, shares_host_memory: bool) -> ImportCosts {
+        ImportCosts::of_runs(times, shares_host_memory, ImportCosts::RUNS)
+    }
+
+    /// The same for bindings that last `runs` runs, at least one.
+    pub fn of_runs(times: &ImportTimes, shares_host_memory: bool, runs: u32) -> ImportCosts {
+        let runs = f64::from(runs.max(1));
         let preset = ImportCosts::preset(shares_host_memory);
         // Per byte, a run saves its copy and loses what reading in place costs once.
         let slower = (times.imported_read_ns - times.own_read_ns).max(0.0);
-        let saved = RUNS * (times.copy_ns - slower) - times.import_byte_ns;
-        let fixed = times.import_ns - RUNS * times.copy_call_ns;
+        let saved = runs * (times.copy_ns - slower) - times.import_byte_ns;
+        let fixed = times.import_ns - runs * times.copy_call_ns;
         let threshold = match (fixed > 0.0, saved > 0.0) {
             (true, true) => fixed / saved,
             (true, false) => MOST as f64,
@@ -126,6 +134,19 @@ mod tests {
         assert_eq!(costs.direct_reads, u32::MAX);
         // 20 us against 128 copies at 10 GB/s and of 100 ns each.
         assert_eq!(costs.copy_threshold, LEAST);
+    }
+
+    #[test]
+    fn an_import_for_one_run_must_pay_in_it() {
+        // 20 us against one copy at 10 GB/s.
+        let one = ImportCosts::of_runs(&apu(), true, 1);
+        assert!((200_000..300_000).contains(&one.copy_threshold), "{one:?}");
+        assert_eq!(one.direct_reads, u32::MAX);
+        // An import that takes longer than any copy of its bytes.
+        let pinned = ImportTimes { import_ns: 900_000.0, import_byte_ns: 0.2, ..apu() };
+        assert_eq!(ImportCosts::of_runs(&pinned, false, 1).copy_threshold, MOST);
+        assert!(ImportCosts::of(&pinned, false).copy_threshold < 100_000);
+        assert_eq!(ImportCosts::of_runs(&apu(), true, 0), one);
     }
 
     #[test]

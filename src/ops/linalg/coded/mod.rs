@@ -1,5 +1,7 @@
 //! Products with a matrix of which each column is kept as codes: what they share whatever the codes are.
 
+pub(crate) mod panel;
+
 use rayon::prelude::*;
 
 use super::product::{Mat, Threads, product};
@@ -16,6 +18,27 @@ use crate::tensor::TensorInfo;
 const COLUMNS: usize = 32;
 /// Up to this many rows, native functions multiply by codes directly, instead of decoding columns.
 pub(crate) const FEW_ROWS: usize = 4;
+
+/// From this many rows on, codes are decoded into panels where rows are rounded.
+pub(crate) const PANEL_ROWS: usize = 4;
+/// Multiplications of rounded rows below which one thread is faster.
+pub(crate) const PARALLEL: usize = 400_000;
+/// Multiplications of rounded rows that one task has at least.
+pub(crate) const TASK: usize = 125_000;
+/// Rounded rows that one task has at least.
+pub(crate) const BAND: usize = 16;
+/// Places in memory that a thread reads columns from in turn: from one alone it gets less than memory can give.
+const STREAMS: usize = 4;
+/// Bytes of rounded rows that are multiplied by all columns of a task before the next rows: they stay in the second
+/// cache.
+const TOGETHER: usize = 256 << 10;
+
+/// The numbers below `count` in the order in which columns are read.
+#[inline(always)]
+pub(crate) fn in_streams(count: usize) -> impl Iterator<Item = usize> {
+    let each = count.div_ceil(STREAMS);
+    (0..each * STREAMS).map(move |i| i % STREAMS * each + i / STREAMS).filter(move |i| *i < count)
+}
 
 /// Elements of a row of `float16` that the kernels of cooperative matrices read at a time; `k` is a multiple of it.
 pub(crate) const MATRIX_STEP: usize = 8;

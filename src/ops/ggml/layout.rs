@@ -1,0 +1,337 @@
+//! How the codes and scales of each type lie in its blocks, read into vectors.
+
+use half::f16;
+
+use super::blocks::{BlockType, half};
+use crate::dot::RowDot;
+use crate::ops::halves::Half;
+
+/// Elements of A that share a scale.
+pub(super) const BLOCK: usize = 32;
+/// Those of a part.
+pub(super) const BLOCKS: usize = Part::ELEMENTS / BLOCK;
+
+/// Some elements of a row. A number is `(code - middle) * scale + summand`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// In the order of elements.
+    pub(super) codes: [u8; Part::ELEMENTS],
+    /// Of each run.
+    pub(super) scales: [f32; Part::RUNS],
+    pub(super) summands: [f32; Part::RUNS],
+}
+
+impl Part {
+    /// Elements; every block divides them.
+    pub(super) const ELEMENTS: usize = 256;
+    /// Elements that share a scale, of any type.
+    pub(super) const RUN: usize = 16;
+    pub(super) const RUNS: usize = Part::ELEMENTS / Part::RUN;
+
+    /// Reads at most [`Part::ELEMENTS`] elements in whole blocks. Elements that are not there get scales of zero. Only for
+    /// types that have codes.
+    #[inline(always)]
+    pub(super) fn read<D: RowDot>(&mut self, dot: D, blocks: BlockType, bytes: &[u8]) {
+        match blocks {
+            BlockType::F32 | BlockType::F16 | BlockType::Bf16 => {}
+            BlockType::Q40 => self.read_as::<D, Q40, _>(dot, bytes),
+            BlockType::Q41 => self.read_as::<D, Q41, _>(dot, bytes),
+            BlockType::Q50 => self.read_as::<D, Q50, _>(dot, bytes),
+            BlockType::Q51 => self.read_as::<D, Q51, _>(dot, bytes),
+            BlockType::Q80 => self.read_as::<D, Q80, _>(dot, bytes),
+            BlockType::Q4K => self.read_as::<D, Q4K, _>(dot, bytes),
+            BlockType::Q5K => self.read_as::<D, Q5K, _>(dot, bytes),
+            BlockType::Q6K => self.read_as::<D, Q6K, _>(dot, bytes),
+        }
+    }
+
+    #[inline(always)]
+    fn read_as<D: RowDot, L: Layout<N>, const N: usize>(&mut self, dot: D, bytes: &[u8]) {
+        let mut whole = [0u8; N];
+        let bytes = match bytes.first_chunk::<N>() {
+            Some(bytes) => bytes,
+            None => {
+                whole[..bytes.len()].copy_from_slice(bytes);
+                &whole
+            }
+        };
+        for v in 0..Part::ELEMENTS / (4 * D::SUMS) {
+            dot.store_bytes(L::codes(dot, bytes, v), &mut self.codes[v * 4 * D::SUMS..]);
+        }
+        let (scales, summands) = (L::scales(bytes), L::summands(bytes));
+        for i in 0..Part::RUNS {
+            self.scales[i] = scales[i * Part::RUN / L::GROUP];
+            self.summands[i] = summands[i * Part::RUN / BLOCK];
+        }
+    }
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Part { codes: [0; Part::ELEMENTS], scales: [0.0; Part::RUNS], summands: [0.0; Part::RUNS] }
+    }
+}
+
+/// A type of which [`Part::ELEMENTS`] elements are `N` bytes.
+pub(super) trait Layout<const N: usize> {
+    /// Bits of a code.
+    const BITS: u32;
+    /// Elements that share a scale.
+    const GROUP: usize = BLOCK;
+    /// Whether numbers have summands.
+    const SUMMANDS: bool = false;
+
+    /// Vector `v` of the codes, in the order of elements.
+    fn codes<D: RowDot>(dot: D, part: &[u8; N], v: usize) -> D::Bytes;
+
+    /// The scale of each group; zeros after the last one.
+    fn scales(part: &[u8; N]) -> [f32; 2 * Part::RUNS];
+
+    /// The summand of each block.
+    #[inline(always)]
+    fn summands(_part: &[u8; N]) -> [f32; BLOCKS] {
+        [0.0; BLOCKS]
+    }
+}
+
+/// The `float16` numbers that blocks begin with.
+#[inline(always)]
+fn halves<const STRIDE: usize>(blocks: &[u8]) -> [f32; BLOCKS] {
+    let mut bits = [0u16; BLOCKS];
+    for i in 0..BLOCKS {
+        bits[i] = u16::from_le_bytes([blocks[i * STRIDE], blocks[i * STRIDE + 1]]);
+    }
+    let mut numbers = [0.0; BLOCKS];
+    for i in 0..BLOCKS {
+        numbers[i] = f16::from_bits(bits[i]).widen();
+    }
+    numbers
+}
+
+/// Scales of blocks, and zeros.
+#[inline(always)]
+fn padded(scales: [f32; BLOCKS]) -> [f32; 2 * Part::RUNS] {
+    let mut all = [0.0; 2 * Part::RUNS];
+    all[..BLOCKS].copy_from_slice(&scales);
+    all
+}
+
+/// Vector `v` of the bits of elements, of which 32 have four bytes; further ones are `stride` bytes after these.
+#[inline(always)]
+fn fifth_bits<D: RowDot>(dot: D, from: &[u8], stride: usize, v: usize) -> D::Bytes {
+    let mut bits = [0u8; 64];
+    for i in 0..D::SUMS / 2 {
+        let eight = v * D::SUMS / 2 + i;
+        // Bit `i` in byte `i`; a carry makes it the highest.
+        let ones = 0x0101_0101_0101_0101;
+        let spread = u64::from(from[eight / 4 * stride + eight % 4]) * ones & 0x8040_2010_0804_0201;
+        let eight = ((spread + 0x7f * ones) >> 7) & ones;
+        bits[8 * i..][..8].copy_from_slice(&eight.to_le_bytes());
+    }
+    dot.bytes(&bits)
+}
+
+/// The scales and summands of a block of 256, of six bits for each 32 elements.
+struct SixBits {
+    /// What they are multiplied by.
+    scale: f32,
+    summand: f32,
+    scales: [u8; 8],
+    summands: [u8; 8],
+}
+
+impl SixBits {
+    #[inline(always)]
+    fn of(block: &[u8]) -> Self {
+        let word = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+        let (a, b, c) = (word(4), word(8), word(12));
+        // The first four are whole; of the others the highest two bits are those of the first ones.
+        let (six, four, two) = (0x3f3f_3f3f, 0x0f0f_0f0f, 0x0303_0303);
+        let (scales, summands) = (c & four | (a >> 6 & two) << 4, c >> 4 & four | (b >> 6 & two) << 4);
+        let both = |first: u32, last: u32| (u64::from(last) << 32 | u64::from(first & six)).to_le_bytes();
+        SixBits {
+            scale: half(block),
+            summand: half(&block[2..]),
+            scales: both(a, scales),
+            summands: both(b, summands),
+        }
+    }
+
+    /// The scale of each 32 elements.
+    #[inline(always)]
+    fn scales(&self) -> [f32; 8] {
+        let mut scales = [0.0; 8];
+        for i in 0..8 {
+            scales[i] = self.scale * f32::from(self.scales[i]);
+        }
+        scales
+    }
+
+    /// The summand of each 32 elements.
+    #[inline(always)]
+    fn summands(&self) -> [f32; 8] {
+        let mut summands = [0.0; 8];
+        for i in 0..8 {
+            summands[i] = -self.summand * f32::from(self.summands[i]);
+        }
+        summands
+    }
+}
+
+pub(super) struct Q40;
+
+impl Layout<144> for Q40 {
+    const BITS: u32 = 4;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 144], v: usize) -> D::Bytes {
+        dot.split::<4, 16>(&part[2..], 18, v)
+    }
+
+    #[inline(always)]
+    fn scales(part: &[u8; 144]) -> [f32; 2 * Part::RUNS] {
+        padded(halves::<18>(part))
+    }
+}
+
+pub(super) struct Q41;
+
+impl Layout<160> for Q41 {
+    const BITS: u32 = 4;
+    const SUMMANDS: bool = true;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 160], v: usize) -> D::Bytes {
+        dot.split::<4, 16>(&part[4..], 20, v)
+    }
+
+    #[inline(always)]
+    fn scales(part: &[u8; 160]) -> [f32; 2 * Part::RUNS] {
+        padded(halves::<20>(part))
+    }
+
+    #[inline(always)]
+    fn summands(part: &[u8; 160]) -> [f32; BLOCKS] {
+        halves::<20>(&part[2..])
+    }
+}
+
+pub(super) struct Q50;
+
+impl Layout<176> for Q50 {
+    const BITS: u32 = 5;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 176], v: usize) -> D::Bytes {
+        dot.join(dot.split::<4, 16>(&part[6..], 22, v), fifth_bits(dot, &part[2..], 22, v))
+    }
+
+    #[inline(always)]
+    fn scales(part: &[u8; 176]) -> [f32; 2 * Part::RUNS] {
+        padded(halves::<22>(part))
+    }
+}
+
+pub(super) struct Q51;
+
+impl Layout<192> for Q51 {
+    const BITS: u32 = 5;
+    const SUMMANDS: bool = true;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 192], v: usize) -> D::Bytes {
+        dot.join(dot.split::<4, 16>(&part[8..], 24, v), fifth_bits(dot, &part[4..], 24, v))
+    }
+
+    #[inline(always)]
+    fn scales(part: &[u8; 192]) -> [f32; 2 * Part::RUNS] {
+        padded(halves::<24>(part))
+    }
+
+    #[inline(always)]
+    fn summands(part: &[u8; 192]) -> [f32; BLOCKS] {
+        halves::<24>(&part[2..])
+    }
+}
+
+pub(super) struct Q80;
+
+impl Layout<272> for Q80 {
+    const BITS: u32 = 8;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 272], v: usize) -> D::Bytes {
+        dot.flip(dot.split::<8, 32>(&part[2..], 34, v))
+    }
+
+    #[inline(always)]
+    fn scales(part: &[u8; 272]) -> [f32; 2 * Part::RUNS] {
+        padded(halves::<34>(part))
+    }
+}
+
+pub(super) struct Q4K;
+
+impl Layout<144> for Q4K {
+    const BITS: u32 = 4;
+    const SUMMANDS: bool = true;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 144], v: usize) -> D::Bytes {
+        dot.split::<4, 32>(&part[16..], 32, v)
+    }
+
+    #[inline(always)]
+    fn scales(part: &[u8; 144]) -> [f32; 2 * Part::RUNS] {
+        padded(SixBits::of(part).scales())
+    }
+
+    #[inline(always)]
+    fn summands(part: &[u8; 144]) -> [f32; BLOCKS] {
+        SixBits::of(part).summands()
+    }
+}
+
+pub(super) struct Q5K;
+
+impl Layout<176> for Q5K {
+    const BITS: u32 = 5;
+    const SUMMANDS: bool = true;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 176], v: usize) -> D::Bytes {
+        dot.join(dot.split::<4, 32>(&part[48..], 32, v), dot.split::<1, 32>(&part[16..48], 32, v))
+    }
+
+    #[inline(always)]
+    fn scales(part: &[u8; 176]) -> [f32; 2 * Part::RUNS] {
+        padded(SixBits::of(part).scales())
+    }
+
+    #[inline(always)]
+    fn summands(part: &[u8; 176]) -> [f32; BLOCKS] {
+        SixBits::of(part).summands()
+    }
+}
+
+pub(super) struct Q6K;
+
+impl Layout<210> for Q6K {
+    const BITS: u32 = 6;
+    const GROUP: usize = Part::RUN;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 210], v: usize) -> D::Bytes {
+        let high = dot.split::<2, 32>(&part[128..192], 32, v);
+        dot.join(dot.split::<4, 64>(&part[..128], 64, v), high)
+    }
+
+    #[inline(always)]
+    fn scales(part: &[u8; 210]) -> [f32; 2 * Part::RUNS] {
+        let (scale, mut scales) = (half(&part[208..]), [0.0; 2 * Part::RUNS]);
+        for i in 0..Part::RUNS {
+            scales[i] = scale * f32::from(part[192 + i].cast_signed());
+        }
+        scales
+    }
+}
