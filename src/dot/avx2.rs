@@ -2,9 +2,9 @@
 //! (`vpmaddwd`), which two products of bytes cannot exceed. `vpmaddubsw`, which takes bytes, would saturate, but not
 //! with codes of few bits, nor with two signed bytes of which one is above -128.
 
-use std::arch::x86_64::{__m128i, __m256, __m256i};
+use std::arch::x86_64::{__m128i, __m256, __m256i, _MM_HINT_T0};
 
-use super::{Dot, RowDot, filled, piece};
+use super::{Dot, LINE, RowDot, filled, piece};
 
 pub(crate) use pulp::x86::V3 as Avx2;
 
@@ -90,6 +90,13 @@ impl RowDot for Avx2 {
     type Bytes = __m256i;
     type Sums = __m256i;
     type Reals = __m256;
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8], after: usize) {
+        for line in bytes.chunks(LINE) {
+            self.sse._mm_prefetch::<{ _MM_HINT_T0 }>(line.as_ptr().wrapping_add(after).cast());
+        }
+    }
 
     #[inline(always)]
     fn bytes(self, from: &[u8]) -> __m256i {

@@ -44,6 +44,10 @@ pub(crate) trait RowDot: Copy {
     /// What is taken away from unsigned bytes before they are multiplied: 128 where signed ones are multiplied faster.
     const BYTE_MIDDLE: u8 = 0;
 
+    /// Asks for what is `after` bytes after each of `bytes`, whatever is there: it is read soon.
+    #[inline(always)]
+    fn prefetch(self, _bytes: &[u8], _after: usize) {}
+
     /// The first four bytes of each sum; zeros where `from` has fewer.
     fn bytes(self, from: &[u8]) -> Self::Bytes;
 
@@ -182,6 +186,10 @@ pub(crate) trait RowDot: Copy {
 pub(crate) const fn first_of_four(i: usize, sums: usize) -> usize {
     i % 4 * sums + (i - i % 4)
 }
+
+/// Bytes of a line of a processor's caches.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
 
 /// The largest absolute value of a rounded element.
 const LARGEST: f32 = 127.0;

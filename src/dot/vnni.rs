@@ -4,13 +4,14 @@
 
 #![allow(unsafe_code, reason = "the one instruction that pulp has no function for")]
 
-use std::arch::x86_64::{__m128i, __m512, __m512i, _mm512_dpbusd_epi32};
+use std::arch::x86_64::{__m128i, __m512, __m512i, _MM_HINT_T0, _mm512_dpbusd_epi32};
 
-use super::{Dot, RowDot, filled, piece};
+use super::{Dot, LINE, RowDot, filled, piece};
 
 pulp::simd_type! {
     /// Shows that the CPU has these instructions.
     pub(crate) struct Vnni {
+        pub(crate) sse: "sse",
         pub(crate) avx2: "avx2",
         pub(crate) fma: "fma",
         pub(crate) avx512f: "avx512f",
@@ -72,6 +73,13 @@ impl RowDot for Vnni {
     type Bytes = __m512i;
     type Sums = __m512i;
     type Reals = __m512;
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8], after: usize) {
+        for line in bytes.chunks(LINE) {
+            self.sse._mm_prefetch::<{ _MM_HINT_T0 }>(line.as_ptr().wrapping_add(after).cast());
+        }
+    }
 
     #[inline(always)]
     fn bytes(self, from: &[u8]) -> __m512i {

@@ -5,7 +5,7 @@ use super::blocks::{BlockType, Rows};
 use super::layout::{BLOCK, BLOCKS, Layout, Part, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 use crate::dot::{Dot, Unit, WithDot, first_of_four, round_block, unrolled};
 use crate::ops::linalg::coded::panel::{self, Columns, Grain, Panel};
-use crate::ops::linalg::coded::{BAND, PANEL_ROWS, PARALLEL, TASK, in_streams};
+use crate::ops::linalg::coded::{AHEAD, BAND, PANEL_ROWS, PARALLEL, TASK, in_streams};
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, Share};
 use crate::simd::wide;
@@ -237,6 +237,7 @@ impl<R: Copy> Sums<R> {
         bytes: &[u8; N],
         elements: usize,
     ) -> Self {
+        dot.prefetch(bytes, AHEAD);
         let mut scales = L::scales(bytes);
         if SHORT {
             // Zeros times what is infinite, or no number, are none.

@@ -9,7 +9,7 @@ use super::{MatMulNBits, Sizes};
 use crate::dot::{Dot, Unit, WithDot, first_of_four, round_block, unrolled};
 use crate::ops::halves::Half;
 use crate::ops::linalg::coded::panel::{self, Columns, Grain, Panel};
-use crate::ops::linalg::coded::{BAND, PANEL_ROWS, PARALLEL, TASK, in_streams};
+use crate::ops::linalg::coded::{AHEAD, BAND, PANEL_ROWS, PARALLEL, TASK, in_streams};
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, Share};
 use crate::simd::wide;
@@ -414,6 +414,7 @@ impl Lines<'_> {
         for (codes, part) in codes.chunks_exact(4 * width).zip(left.fours(row, D::SUMS, parts)) {
             let at = (done * D::SUMS) >> self.shift;
             let Some(scales) = scales.get(at..at + D::SUMS) else { break };
+            dot.prefetch(codes, AHEAD);
             let mut sums = [dot.sums(&[]); 4];
             unrolled!(4, |v| {
                 let values = &part.values[v * width * parts..];

@@ -29,6 +29,8 @@ pub(crate) const TASK: usize = 125_000;
 pub(crate) const BAND: usize = 16;
 /// Places in memory that a thread reads columns from in turn: from one alone it gets less than memory can give.
 const STREAMS: usize = 4;
+/// How many bytes before they are multiplied codes are asked for.
+pub(crate) const AHEAD: usize = 1024;
 /// Bytes of rounded rows that are multiplied by all columns of a task before the next rows: they stay in the second
 /// cache.
 const TOGETHER: usize = 256 << 10;
