@@ -1,10 +1,15 @@
 //! What imports and copies cost is measured, or said to be preset.
 
+use std::sync::Arc;
+
 use onepool::backend::ContextDesc;
-use onepool::memory::import::{CostSource, ImportCosts};
+use onepool::memory::import::costs::ImportTimes;
+use onepool::memory::import::{CostSource, ImportCosts, Path};
 use onepool::registry::Registry;
+use onepool::{DType, GraphBuilder, Memory, Session};
 
 use super::common::opencl;
+use crate::values::{op, region};
 
 fn open(device: &str, costs: CostSource) -> onepool::device::Context {
     let desc = ContextDesc { validation: device == "vulkan", costs, ..ContextDesc::default() };
@@ -39,4 +44,47 @@ fn costs_can_be_given_and_preset() {
     assert!(own.times.is_none() && own.note.contains("not measured"), "{}", own.note);
     let bus = open("sim:discrete", CostSource::Measured).import_costs();
     assert_eq!(bus, ImportCosts::preset(false));
+}
+
+/// Memory of a binding for one run is imported only where that costs less than one copy: on an APU, whose driver takes some
+/// microseconds for an import, and on a card whose driver takes hundreds.
+#[test]
+fn imports_for_one_run_pay_in_it() {
+    let apu = ImportTimes {
+        import_ns: 20_000.0,
+        import_byte_ns: 0.01,
+        copy_call_ns: 100.0,
+        copy_ns: 0.1,
+        own_read_ns: 0.02,
+        imported_read_ns: 0.02,
+        device_copy_ns: 0.03,
+        host_read_ns: Vec::new(),
+    };
+    let card = ImportTimes { import_ns: 300_000.0, import_byte_ns: 0.07, copy_ns: 0.125, ..apu.clone() };
+    // Bytes, and whether a binding for one run imports them.
+    let large = 16 << 20;
+    let cases = [("sim:coherent", &apu, 64 << 10, false), ("sim:coherent", &apu, 1 << 20, true)];
+    let card = [("sim:discrete", &card, 1 << 20, false), ("sim:discrete", &card, large, true)];
+    for (device, times, bytes, pays) in cases.into_iter().chain(card) {
+        let n = bytes / 4;
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, [n.into()]);
+        let y = g.op(op("Relu"), &[x]);
+        g.output("y", y);
+        let context = open(device, CostSource::Times(Arc::new(times.clone())));
+        let session = Session::builder().graph(g.build().unwrap()).context(context).build().unwrap();
+        let x = region(&vec![1.0; n]);
+        let path = |runs: Option<u32>, strict: bool| {
+            let builder = session.bind().input("x", Memory::region(&x)).strict(strict);
+            let builder = runs.into_iter().fold(builder, |builder, runs| builder.runs(runs));
+            let mut binding = builder.build().unwrap();
+            binding.run().unwrap();
+            assert_eq!(binding.get_output("y").unwrap().to_f32s().unwrap()[n - 1], 1.0);
+            binding.verdicts().find(|verdict| verdict.tensor == "x").unwrap().path
+        };
+        assert!(path(None, false).imports(), "{device}, {bytes} bytes, many runs");
+        assert!(path(Some(1), true).imports(), "{device}, {bytes} bytes, strict");
+        assert_eq!(path(Some(1), false).imports(), pays, "{device}, {bytes} bytes, one run");
+        assert_eq!(path(Some(1), false) == Path::Staged, !pays, "{device}, {bytes} bytes");
+    }
 }

@@ -197,7 +197,7 @@ impl Core {
             backend,
             info,
             budget,
-            cost_source: desc.costs,
+            cost_source: desc.costs.clone(),
             cache_dir: desc.cache_dir.clone(),
             costs: OnceLock::new(),
             heaps: Mutex::default(),

@@ -74,7 +74,7 @@ impl Context {
     /// under way then (the build of a kernel, one run of it) ends.
     pub fn cost_report(&self) -> CostReport {
         let core = self.core();
-        core.costs.get_or_init(|| report(self, core.cost_source)).clone()
+        core.costs.get_or_init(|| report(self, &core.cost_source)).clone()
     }
 }
 
@@ -83,11 +83,16 @@ fn preset(context: &Context, note: &str) -> CostReport {
     CostReport { costs: ImportCosts::preset(shared), times: None, took_ms: None, note: note.to_owned() }
 }
 
-fn report(context: &Context, source: CostSource) -> CostReport {
+fn report(context: &Context, source: &CostSource) -> CostReport {
     let info = context.info();
     match source {
         CostSource::Given(costs) => {
-            return CostReport { costs, times: None, took_ms: None, note: "given".to_owned() };
+            return CostReport { costs: *costs, times: None, took_ms: None, note: "given".to_owned() };
+        }
+        CostSource::Times(times) => {
+            let costs = ImportCosts::of(times, info.memory.shares_host_memory());
+            let times = Some(ImportTimes::clone(times));
+            return CostReport { costs, times, took_ms: None, note: "given".to_owned() };
         }
         CostSource::Preset => return preset(context, "not measured: preset"),
         CostSource::Auto if std::env::var(COSTS_VARIABLE).is_ok_and(|value| value == "preset") => {

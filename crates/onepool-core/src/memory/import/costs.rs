@@ -1,5 +1,7 @@
 //! What an import, a copy and a read in place cost on a device, and what follows from it.
 
+use std::sync::Arc;
+
 /// A copy is never worth it for what is slower in place by less than this: noise where other programs run, and at less
 /// than it only what is read six times and more would gain.
 const NOISE: f64 = 1.4;
@@ -94,7 +96,7 @@ impl ImportTimes {
 }
 
 /// Where a context's [`ImportCosts`] come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum CostSource {
     /// [`CostSource::Measured`], or [`CostSource::Preset`] where the environment variable `ONEPOOL_IMPORT_COSTS` says
     /// `preset`.
@@ -107,6 +109,8 @@ pub enum CostSource {
     Preset,
     /// These.
     Given(ImportCosts),
+    /// What follows from times that were measured elsewhere, on a user's machine say.
+    Times(Arc<ImportTimes>),
 }
 
 #[cfg(test)]
