@@ -328,17 +328,31 @@ impl Unit {
         self.run(Sums)
     }
 
-    /// [`RowDot::HIGHEST`] and [`RowDot::BYTE_MIDDLE`].
-    pub(crate) fn rows(self) -> (usize, u8) {
-        struct Rows;
-        impl WithDot for Rows {
-            type Output = (usize, u8);
+    /// [`RowDot::HIGHEST`].
+    pub(crate) fn highest(self) -> usize {
+        struct Highest;
+        impl WithDot for Highest {
+            type Output = usize;
             #[inline(always)]
-            fn with<D: Dot>(self, _: D) -> (usize, u8) {
-                (D::HIGHEST, D::BYTE_MIDDLE)
+            fn with<D: Dot>(self, _: D) -> usize {
+                D::HIGHEST
             }
         }
-        self.run(Rows)
+        self.run(Highest)
+    }
+
+    /// What is still to be taken away of codes of `bits` bits of which `middle` stands for zero: these are multiplied less
+    /// [`RowDot::BYTE_MIDDLE`] where they have 8 bits.
+    pub(crate) fn middle(self, bits: u32, middle: u8) -> u8 {
+        struct Taken;
+        impl WithDot for Taken {
+            type Output = u8;
+            #[inline(always)]
+            fn with<D: Dot>(self, _: D) -> u8 {
+                D::BYTE_MIDDLE
+            }
+        }
+        if bits < 8 { middle } else { middle - self.run(Taken) }
     }
 
     /// Columns in one vector, and vectors in a row of a tile.
@@ -477,7 +491,7 @@ mod tests {
             let scales: Vec<f32> = (0..len.div_ceil(4) + 64).map(|i| (1 + i % 3) as f32).collect();
             for unit in Unit::all() {
                 let width = 4 * unit.sums();
-                let middle = if BITS == 8 { i64::from(unit.rows().1) } else { 0 };
+                let middle = if BITS == 8 { 128 - i64::from(unit.middle(8, 128)) } else { 0 };
                 let mut want = 0i64;
                 for i in 0..len {
                     for part in 0..parts {
@@ -526,7 +540,7 @@ mod tests {
     fn fours_are_exact<const BITS: u32>() {
         for unit in Unit::all() {
             let lanes = unit.sums();
-            let middle = if BITS == 8 { i32::from(unit.rows().1) } else { 0 };
+            let middle = if BITS == 8 { 128 - i32::from(unit.middle(8, 128)) } else { 0 };
             for extreme in [false, true] {
                 let values: Vec<u8> = (0..4 * R * 8)
                     .map(

@@ -76,7 +76,7 @@ pub(super) fn multiply(
         return panel::multiply(&Decoded { b, bytes }, a, n, bias, y, unit);
     }
     let parts = k.div_ceil(Part::ELEMENTS);
-    let middle = if b.blocks.bits() == 8 { b.blocks.middle() - unit.rows().1 } else { b.blocks.middle() };
+    let middle = unit.middle(b.blocks.bits(), b.blocks.middle());
     let mut left: Vec<RowPart> = vec![RowPart::of(&[], 0, lanes); m * parts];
     wide(
         #[inline(always)]

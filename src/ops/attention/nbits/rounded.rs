@@ -213,9 +213,8 @@ pub(super) fn multiply(
     if sizes.m >= PANEL_ROWS {
         return panel::multiply(&Decoded { op, weights }, a, op.n, bias, y, unit);
     }
-    let middle = 1 << (op.bits - 1);
-    let middle = if op.bits == 8 { middle - i32::from(unit.rows().1) } else { middle };
-    let left = Rounded::of(op, a, unit.sums(), middle);
+    let middle = unit.middle(op.bits as u32, 1 << (op.bits - 1));
+    let left = Rounded::of(op, a, unit.sums(), middle.into());
     let strips = op.n.div_ceil(STRIP);
     let work = sizes.m.saturating_mul(op.n).saturating_mul(op.k);
     let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, strips };

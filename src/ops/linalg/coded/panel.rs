@@ -227,9 +227,8 @@ pub(crate) fn multiply(
 ) {
     let grain = columns.grain();
     let m = a.len() / grain.k.max(1);
-    let (lanes, (highest, byte_middle)) = (unit.sums(), unit.rows());
-    let middle = if grain.bits == 8 { grain.middle - byte_middle } else { grain.middle };
-    let rows = Rows::of(a, grain, highest, middle);
+    let lanes = unit.sums();
+    let rows = Rows::of(a, grain, unit.highest(), unit.middle(grain.bits, grain.middle));
     let strips = n.div_ceil(lanes);
     let work = m.saturating_mul(n).saturating_mul(grain.k);
     let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, strips };
