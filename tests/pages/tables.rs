@@ -8,7 +8,8 @@ use super::records::Records;
 pub(crate) const LAVAPIPE: &str = "2-core-lavapipe";
 pub(crate) const H200: &str = "h200";
 const H100: &str = "h100";
-const CPU: &str = "2-core-avx2";
+/// Machines without a GPU, and what their vectors can do.
+const CPUS: [(&str, &str); 2] = [("2-core-avx512", "AVX-512, VNNI"), ("2-core-avx2", "AVX2")];
 
 /// Vendor's peak of float32 outside the tensor cores and of float16 in them, TFLOP/s.
 const PEAKS: [f64; 2] = [67.0, 989.0];
@@ -196,22 +197,46 @@ fn peer_models(records: &Records) -> String {
     )
 }
 
-/// Rates of language models on a machine, and those of another program.
-fn language(records: &Records, machine: &str, peer: &str) -> String {
-    let row = |case: &str| {
-        let mut cells = vec![case.to_owned()];
-        for metric in ["prompt", "text"] {
-            let get = |metric: &str| records.get(machine, "language", case, metric);
-            let (own, peer) = (get(metric), get(&format!("{metric}; {peer}")));
-            cells.extend([digits(own), digits(peer), format!("{:.2}", own / peer)]);
-        }
-        cells
-    };
-    let rows: Vec<_> = records.cases(machine, "language").into_iter().map(row).collect();
+/// Rates of a language model, those of another program, and their ratios.
+fn rates(records: &Records, machine: &str, case: &str, peer: &str) -> Vec<String> {
+    let mut cells = Vec::new();
+    for metric in ["prompt", "text"] {
+        let get = |metric: &str| records.get(machine, "language", case, metric);
+        let (own, peer) = (get(metric), get(&format!("{metric}; {peer}")));
+        cells.extend([digits(own), digits(peer), format!("{:.2}", own / peer)]);
+    }
+    cells
+}
+
+/// Rates of language models on the GPU.
+fn language(records: &Records) -> String {
+    const PEER: &str = "llama.cpp";
+    let row = |case: &str| [vec![case.to_owned()], rates(records, H100, case, PEER)].concat();
+    let rows: Vec<_> = records.cases(H100, "language").into_iter().map(row).collect();
     format!(
-        "Tokens per second, {machine}, {}.\n\n{}",
-        records.days_on(machine, "language"),
-        table(&["model", "prompt", peer, "ratio", "text", peer, "ratio"], &rows)
+        "Tokens per second, {H100}, {}.\n\n{}",
+        records.days_on(H100, "language"),
+        table(&["model", "prompt", PEER, "ratio", "text", PEER, "ratio"], &rows)
+    )
+}
+
+/// Rates of language models on CPUs, each beside the program that reads the same file.
+fn language_cpu(records: &Records) -> String {
+    let mut rows = Vec::new();
+    for (machine, vectors) in CPUS {
+        for case in records.cases(machine, "language") {
+            let is_known =
+                |peer: &&str| records.known(machine, "language", case, &format!("text; {peer}")).is_some();
+            let Some(peer) = ["onnxruntime", "llama.cpp"].into_iter().find(is_known) else { continue };
+            let first = [case, vectors, peer].map(str::to_owned).to_vec();
+            rows.push([first, rates(records, machine, case, peer)].concat());
+        }
+    }
+    let days = CPUS.map(|(machine, _)| format!("{machine} {}", records.days_on(machine, "language")));
+    format!(
+        "Tokens per second; {}.\n\n{}",
+        days.join(", "),
+        table(&["model", "vectors", "beside", "prompt", "its", "ratio", "text", "its", "ratio"], &rows)
     )
 }
 
@@ -379,8 +404,8 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("operators", operators(records)),
         ("peer-operators", peer_operators(records)),
         ("peer-models", peer_models(records)),
-        ("language", language(records, H100, "llama.cpp")),
-        ("language-cpu", language(records, CPU, "onnxruntime")),
+        ("language", language(records)),
+        ("language-cpu", language_cpu(records)),
         ("providers", providers(records)),
         ("sharing", sharing(records)),
         ("process-memory", process_memory(records)),
