@@ -214,11 +214,11 @@ impl RowDot for Avx2 {
     #[inline(always)]
     fn transpose(self, from: &[u8], stride: usize, to: &mut [u8]) {
         let (avx2, mut columns) = (self.avx2, [self.avx._mm256_setzero_si256(); 8]);
-        for c in 0..8 {
+        for (c, to) in columns.iter_mut().enumerate() {
             let Some(bytes) = from.get(c * stride..).and_then(|from| from.first_chunk::<32>()) else {
                 return;
             };
-            columns[c] = pulp::cast!(*bytes);
+            *to = pulp::cast!(*bytes);
         }
         // Words `w` and `w + 4` of four columns each.
         let mut words = [[columns[0]; 2]; 4];

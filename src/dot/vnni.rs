@@ -155,11 +155,11 @@ impl RowDot for Vnni {
     #[inline(always)]
     fn transpose(self, from: &[u8], stride: usize, to: &mut [u8]) {
         let (f, mut columns) = (self.avx512f, [self.avx512f._mm512_setzero_si512(); 16]);
-        for c in 0..16 {
+        for (c, to) in columns.iter_mut().enumerate() {
             let Some(bytes) = from.get(c * stride..).and_then(|from| from.first_chunk::<64>()) else {
                 return;
             };
-            columns[c] = pulp::cast!(*bytes);
+            *to = pulp::cast!(*bytes);
         }
         // Words `w`, `w + 4`, `w + 8` and `w + 12` of four columns each.
         let mut words = [[columns[0]; 4]; 4];

@@ -124,7 +124,7 @@ fn fifth_bits<D: RowDot>(dot: D, from: &[u8], stride: usize, v: usize) -> D::Byt
         let eight = v * D::SUMS / 2 + i;
         // Bit `i` in byte `i`; a carry makes it the highest.
         let ones = 0x0101_0101_0101_0101;
-        let spread = u64::from(from[eight / 4 * stride + eight % 4]) * ones & 0x8040_2010_0804_0201;
+        let spread = (u64::from(from[eight / 4 * stride + eight % 4]) * ones) & 0x8040_2010_0804_0201;
         let eight = ((spread + 0x7f * ones) >> 7) & ones;
         bits[8 * i..][..8].copy_from_slice(&eight.to_le_bytes());
     }
@@ -161,8 +161,8 @@ impl SixBits {
     #[inline(always)]
     fn scales(&self) -> [f32; 8] {
         let mut scales = [0.0; 8];
-        for i in 0..8 {
-            scales[i] = self.scale * f32::from(self.scales[i]);
+        for (to, scale) in scales.iter_mut().zip(self.scales) {
+            *to = self.scale * f32::from(scale);
         }
         scales
     }
@@ -171,8 +171,8 @@ impl SixBits {
     #[inline(always)]
     fn summands(&self) -> [f32; 8] {
         let mut summands = [0.0; 8];
-        for i in 0..8 {
-            summands[i] = -self.summand * f32::from(self.summands[i]);
+        for (to, summand) in summands.iter_mut().zip(self.summands) {
+            *to = -self.summand * f32::from(summand);
         }
         summands
     }

@@ -241,13 +241,13 @@ impl<R: Copy> Sums<R> {
         let mut scales = L::scales(bytes);
         if SHORT {
             // Zeros times what is infinite, or no number, are none.
-            for i in 0..Part::RUNS {
-                scales[i] = if i * L::GROUP < elements { scales[i] } else { 0.0 };
+            for (i, scale) in scales.iter_mut().enumerate() {
+                *scale = if i * L::GROUP < elements { *scale } else { 0.0 };
             }
         }
         let mut places = [0; 16];
-        for i in 0..D::SUMS {
-            places[i] = (place(i, D::SUMS) * Part::RUN / L::GROUP) as i32;
+        for (i, to) in places.iter_mut().enumerate() {
+            *to = (place(i % D::SUMS, D::SUMS) * Part::RUN / L::GROUP) as i32;
         }
         let places = dot.sums(&places);
         unrolled!(Part::ELEMENTS / (16 * D::SUMS), |q| {
@@ -258,8 +258,8 @@ impl<R: Copy> Sums<R> {
                 let codes = L::codes(dot, bytes, v);
                 // Codes of five bits are multiplied as those of six.
                 sums[v % 4] = match L::BITS {
-                    ..=4 => dot.add_products::<4>(sums[v % 4], codes, values),
-                    ..=6 => dot.add_products::<6>(sums[v % 4], codes, values),
+                    0..=4 => dot.add_products::<4>(sums[v % 4], codes, values),
+                    5..=6 => dot.add_products::<6>(sums[v % 4], codes, values),
                     _ => dot.add_products::<8>(sums[v % 4], codes, values),
                 };
             });
@@ -270,9 +270,10 @@ impl<R: Copy> Sums<R> {
         });
         if L::SUMMANDS {
             let summands = L::summands(bytes);
-            for i in 0..BLOCKS {
-                let summand = if !SHORT || i * BLOCK < elements { summands[i] } else { 0.0 };
-                self.summands[i] += left.sums[i] * summand;
+            let each = self.summands.iter_mut().zip(&left.sums).zip(summands).enumerate();
+            for (i, ((to, sum), summand)) in each {
+                let summand = if !SHORT || i * BLOCK < elements { summand } else { 0.0 };
+                *to += sum * summand;
             }
         }
         self

@@ -255,9 +255,9 @@ impl<C: Columns> WithDot for Task<'_, '_, C> {
     fn with<D: Dot>(self, dot: D) {
         let Grain { bits, group, .. } = self.rows.grain;
         match (bits, group.is_multiple_of(32)) {
-            (..=4, true) => self.run::<D, 4, 8>(dot),
-            (..=4, false) => self.run::<D, 4, 4>(dot),
-            (..=6, _) => self.run::<D, 6, 4>(dot),
+            (0..=4, true) => self.run::<D, 4, 8>(dot),
+            (0..=4, false) => self.run::<D, 4, 4>(dot),
+            (5..=6, _) => self.run::<D, 6, 4>(dot),
             _ => self.run::<D, 8, 4>(dot),
         }
     }
