@@ -124,10 +124,16 @@ fn rounded_rows(a: &[f32], k: usize) -> Vec<f32> {
 #[test]
 fn rows_are_rounded_to_bytes_where_that_is_allowed() {
     for blocks in BlockType::ALL.into_iter().filter(|blocks| blocks.has_codes()) {
-        // Rows of less than a part, of a part and of more.
-        for (k, n, m) in
-            [(32usize, 5, 1), (96, 3, 5), (256, 9, 2), (352, 6, 33), (768, 131, 3), (1024, 700, 1)]
-        {
+        // Rows of less than a part, of a part and of more; panels that are whole and not, of one length and of two.
+        for (k, n, m) in [
+            (32usize, 5, 1),
+            (96, 3, 5),
+            (256, 9, 2),
+            (352, 6, 33),
+            (768, 131, 3),
+            (1024, 700, 1),
+            (1312, 37, 13),
+        ] {
             let b = Rows { blocks, rows: n, k: k.next_multiple_of(blocks.elements()) };
             let (weights, numbers) = rows(b);
             let mut a = values(m * b.k, 5);
@@ -159,12 +165,14 @@ fn rows_are_rounded_to_bytes_where_that_is_allowed() {
 fn what_is_no_number_stays_in_its_row() {
     let b = Rows { blocks: BlockType::Q4K, rows: 4, k: 512 };
     let weights = rows(b).0;
-    let mut a = values(3 * b.k, 5);
-    (a[600], a[512 + 511]) = (f32::NAN, f32::INFINITY);
-    for unit in Unit::all() {
-        let mut y = vec![0.0; 12];
-        rounded::multiply(b, 3, &a, &weights.bytes()[..4 * b.row_bytes()], None, &mut y, unit);
-        assert!(y.iter().enumerate().all(|(i, y)| y.is_nan() == (4..8).contains(&i)), "{unit:?}: {y:?}");
+    for m in [3, 6] {
+        let mut a = values(m * b.k, 5);
+        (a[600], a[512 + 511]) = (f32::NAN, f32::INFINITY);
+        for unit in Unit::all() {
+            let mut y = vec![0.0; 4 * m];
+            rounded::multiply(b, m, &a, &weights.bytes()[..4 * b.row_bytes()], None, &mut y, unit);
+            assert!(y.iter().enumerate().all(|(i, y)| y.is_nan() == (4..8).contains(&i)), "{unit:?}: {y:?}");
+        }
     }
 }
 

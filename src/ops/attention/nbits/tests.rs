@@ -104,6 +104,9 @@ fn products_match_their_definition() {
     check(op(100, 5, 8, 32), 2, 1, true);
     check(op(33, 5, 8, 16), 6, 2, false);
     check(op(64, 5, 4, 16), 5, 2, true);
+    // Panels of many columns, of one length and of two or three.
+    check(op(1120, 37, 4, 32), 13, 1, true);
+    check(op(2080, 35, 2, 32), 12, 0, false);
     // Codes of two bits; blocks that are a part of a vector of codes, a vector, and several.
     for m in [1, 6] {
         check(op(70, 9, 2, 16), m, 1, true);
