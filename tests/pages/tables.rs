@@ -220,7 +220,7 @@ fn language(records: &Records) -> String {
     )
 }
 
-/// Rates of language models on CPUs, each beside the program that reads the same file.
+/// Rates of language models on CPUs, next to those of a program that reads the same file.
 fn language_cpu(records: &Records) -> String {
     let mut rows = Vec::new();
     for (machine, vectors) in CPUS {
@@ -236,7 +236,7 @@ fn language_cpu(records: &Records) -> String {
     format!(
         "Tokens per second; {}.\n\n{}",
         days.join(", "),
-        table(&["model", "vectors", "beside", "prompt", "its", "ratio", "text", "its", "ratio"], &rows)
+        table(&["model", "vectors", "peer", "prompt", "peer", "ratio", "text", "peer", "ratio"], &rows)
     )
 }
 
