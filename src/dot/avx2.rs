@@ -4,13 +4,25 @@
 
 use std::arch::x86_64::{__m128i, __m256, __m256i, _MM_HINT_T0};
 
-use super::{Dot, LINE, RowDot, filled, piece};
+use super::{Dot, RowDot, filled, piece};
 
+use pulp::core_arch::x86::Sse;
 pub(crate) use pulp::x86::V3 as Avx2;
 
 #[inline(always)]
 fn half(bytes: Option<&[u8; 16]>) -> __m128i {
     pulp::cast!(bytes.copied().unwrap_or_default())
+}
+
+/// Bytes of a line of the caches.
+const LINE: usize = 64;
+
+/// Asks for the lines that are `after` bytes after each of `bytes`.
+#[inline(always)]
+pub(super) fn fetch(sse: Sse, bytes: &[u8], after: usize) {
+    for line in bytes.chunks(LINE) {
+        sse._mm_prefetch::<{ _MM_HINT_T0 }>(line.as_ptr().wrapping_add(after).cast());
+    }
 }
 
 /// Sums of two neighbouring products each, in 16 bits.
@@ -93,9 +105,7 @@ impl RowDot for Avx2 {
 
     #[inline(always)]
     fn prefetch(self, bytes: &[u8], after: usize) {
-        for line in bytes.chunks(LINE) {
-            self.sse._mm_prefetch::<{ _MM_HINT_T0 }>(line.as_ptr().wrapping_add(after).cast());
-        }
+        fetch(self.sse, bytes, after);
     }
 
     #[inline(always)]

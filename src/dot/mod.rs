@@ -187,10 +187,6 @@ pub(crate) const fn first_of_four(i: usize, sums: usize) -> usize {
     i % 4 * sums + (i - i % 4)
 }
 
-/// Bytes of a line of a processor's caches.
-#[cfg(target_arch = "x86_64")]
-const LINE: usize = 64;
-
 /// The largest absolute value of a rounded element.
 const LARGEST: f32 = 127.0;
 /// Added to a number, it leaves the nearest integer in the lowest bits.
@@ -317,55 +313,23 @@ impl Unit {
 
     /// Sums in one vector of products along two rows.
     pub(crate) fn sums(self) -> usize {
-        struct Sums;
-        impl WithDot for Sums {
-            type Output = usize;
-            #[inline(always)]
-            fn with<D: Dot>(self, _: D) -> usize {
-                D::SUMS
-            }
-        }
-        self.run(Sums)
+        self.run(Constants).sums
     }
 
     /// [`RowDot::HIGHEST`].
     pub(crate) fn highest(self) -> usize {
-        struct Highest;
-        impl WithDot for Highest {
-            type Output = usize;
-            #[inline(always)]
-            fn with<D: Dot>(self, _: D) -> usize {
-                D::HIGHEST
-            }
-        }
-        self.run(Highest)
+        self.run(Constants).highest
     }
 
     /// What is still to be taken away of codes of `bits` bits of which `middle` stands for zero: these are multiplied less
     /// [`RowDot::BYTE_MIDDLE`] where they have 8 bits.
     pub(crate) fn middle(self, bits: u32, middle: u8) -> u8 {
-        struct Taken;
-        impl WithDot for Taken {
-            type Output = u8;
-            #[inline(always)]
-            fn with<D: Dot>(self, _: D) -> u8 {
-                D::BYTE_MIDDLE
-            }
-        }
-        if bits < 8 { middle } else { middle - self.run(Taken) }
+        if bits < 8 { middle } else { middle - self.run(Constants).byte_middle }
     }
 
     /// Columns in one vector, and vectors in a row of a tile.
     pub(crate) fn tile(self) -> [usize; 2] {
-        struct Tile;
-        impl WithDot for Tile {
-            type Output = [usize; 2];
-            #[inline(always)]
-            fn with<D: Dot>(self, _: D) -> [usize; 2] {
-                [D::LANES, D::VECTORS]
-            }
-        }
-        self.run(Tile)
+        self.run(Constants).tile
     }
 
     /// Runs `task`, compiled for these instructions.
@@ -390,6 +354,30 @@ impl Unit {
                 #[inline(always)]
                 || task.with(dot),
             ),
+        }
+    }
+}
+
+/// Finds what a unit says of itself.
+struct Constants;
+
+struct Found {
+    sums: usize,
+    highest: usize,
+    byte_middle: u8,
+    tile: [usize; 2],
+}
+
+impl WithDot for Constants {
+    type Output = Found;
+
+    #[inline(always)]
+    fn with<D: Dot>(self, _: D) -> Found {
+        Found {
+            sums: D::SUMS,
+            highest: D::HIGHEST,
+            byte_middle: D::BYTE_MIDDLE,
+            tile: [D::LANES, D::VECTORS],
         }
     }
 }

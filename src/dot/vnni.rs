@@ -4,9 +4,10 @@
 
 #![allow(unsafe_code, reason = "the one instruction that pulp has no function for")]
 
-use std::arch::x86_64::{__m128i, __m512, __m512i, _MM_HINT_T0, _mm512_dpbusd_epi32};
+use std::arch::x86_64::{__m128i, __m512, __m512i, _mm512_dpbusd_epi32};
 
-use super::{Dot, LINE, RowDot, filled, piece};
+use super::avx2::fetch;
+use super::{Dot, RowDot, filled, piece};
 
 pulp::simd_type! {
     /// Shows that the CPU has these instructions.
@@ -76,9 +77,7 @@ impl RowDot for Vnni {
 
     #[inline(always)]
     fn prefetch(self, bytes: &[u8], after: usize) {
-        for line in bytes.chunks(LINE) {
-            self.sse._mm_prefetch::<{ _MM_HINT_T0 }>(line.as_ptr().wrapping_add(after).cast());
-        }
+        fetch(self.sse, bytes, after);
     }
 
     #[inline(always)]

@@ -219,7 +219,8 @@ impl Part {
             dims = Some(sizes);
         }
         let regions = self.hold(inputs.iter().chain(&outputs), kernel);
-        if !self.kept && !external::holding(inputs.iter().chain(&outputs)).1 {
+        // What lies in imported allocations needs no import of its own.
+        if !self.kept && regions.is_empty() {
             builder = builder.runs(1);
         }
         let binding = match builder.build() {

@@ -92,6 +92,11 @@ impl BlockType {
         }
     }
 
+    /// Elements that share a scale, of types that have codes.
+    pub(super) const fn group(self) -> usize {
+        if matches!(self, BlockType::Q6K) { 16 } else { 32 }
+    }
+
     /// Whether numbers have summands.
     pub(super) const fn has_summands(self) -> bool {
         matches!(self, BlockType::Q41 | BlockType::Q51 | BlockType::Q4K | BlockType::Q5K)

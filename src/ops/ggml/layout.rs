@@ -60,7 +60,7 @@ impl Part {
         }
         let (scales, summands) = (L::scales(bytes), L::summands(bytes));
         for i in 0..Part::RUNS {
-            self.scales[i] = scales[i * Part::RUN / L::GROUP];
+            self.scales[i] = scales[i * Part::RUN / L::TYPE.group()];
             self.summands[i] = summands[i * Part::RUN / BLOCK];
         }
     }
@@ -74,12 +74,8 @@ impl Default for Part {
 
 /// A type of which [`Part::ELEMENTS`] elements are `N` bytes.
 pub(super) trait Layout<const N: usize> {
-    /// Bits of a code.
-    const BITS: u32;
-    /// Elements that share a scale.
-    const GROUP: usize = BLOCK;
-    /// Whether numbers have summands.
-    const SUMMANDS: bool = false;
+    /// The type.
+    const TYPE: BlockType;
 
     /// Vector `v` of the codes, in the order of elements.
     fn codes<D: RowDot>(dot: D, part: &[u8; N], v: usize) -> D::Bytes;
@@ -181,7 +177,7 @@ impl SixBits {
 pub(super) struct Q40;
 
 impl Layout<144> for Q40 {
-    const BITS: u32 = 4;
+    const TYPE: BlockType = BlockType::Q40;
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 144], v: usize) -> D::Bytes {
@@ -197,8 +193,7 @@ impl Layout<144> for Q40 {
 pub(super) struct Q41;
 
 impl Layout<160> for Q41 {
-    const BITS: u32 = 4;
-    const SUMMANDS: bool = true;
+    const TYPE: BlockType = BlockType::Q41;
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 160], v: usize) -> D::Bytes {
@@ -219,7 +214,7 @@ impl Layout<160> for Q41 {
 pub(super) struct Q50;
 
 impl Layout<176> for Q50 {
-    const BITS: u32 = 5;
+    const TYPE: BlockType = BlockType::Q50;
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 176], v: usize) -> D::Bytes {
@@ -235,8 +230,7 @@ impl Layout<176> for Q50 {
 pub(super) struct Q51;
 
 impl Layout<192> for Q51 {
-    const BITS: u32 = 5;
-    const SUMMANDS: bool = true;
+    const TYPE: BlockType = BlockType::Q51;
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 192], v: usize) -> D::Bytes {
@@ -257,7 +251,7 @@ impl Layout<192> for Q51 {
 pub(super) struct Q80;
 
 impl Layout<272> for Q80 {
-    const BITS: u32 = 8;
+    const TYPE: BlockType = BlockType::Q80;
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 272], v: usize) -> D::Bytes {
@@ -273,8 +267,7 @@ impl Layout<272> for Q80 {
 pub(super) struct Q4K;
 
 impl Layout<144> for Q4K {
-    const BITS: u32 = 4;
-    const SUMMANDS: bool = true;
+    const TYPE: BlockType = BlockType::Q4K;
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 144], v: usize) -> D::Bytes {
@@ -295,8 +288,7 @@ impl Layout<144> for Q4K {
 pub(super) struct Q5K;
 
 impl Layout<176> for Q5K {
-    const BITS: u32 = 5;
-    const SUMMANDS: bool = true;
+    const TYPE: BlockType = BlockType::Q5K;
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 176], v: usize) -> D::Bytes {
@@ -317,8 +309,7 @@ impl Layout<176> for Q5K {
 pub(super) struct Q6K;
 
 impl Layout<210> for Q6K {
-    const BITS: u32 = 6;
-    const GROUP: usize = Part::RUN;
+    const TYPE: BlockType = BlockType::Q6K;
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 210], v: usize) -> D::Bytes {

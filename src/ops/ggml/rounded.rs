@@ -107,8 +107,8 @@ struct Decoded<'a> {
 impl Columns for Decoded<'_> {
     fn grain(&self) -> Grain {
         let Rows { blocks, k, .. } = self.b;
-        let group = if blocks == BlockType::Q6K { Part::RUN } else { BLOCK };
-        Grain { k, bits: blocks.bits(), block: BLOCK, group, parts: 1, middle: blocks.middle() }
+        let (bits, group, middle) = (blocks.bits(), blocks.group(), blocks.middle());
+        Grain { k, bits, block: BLOCK, group, parts: 1, middle }
     }
 
     fn has_summands(&self) -> bool {
@@ -118,7 +118,7 @@ impl Columns for Decoded<'_> {
     #[inline(always)]
     fn decode<D: Dot>(&self, dot: D, panel: &mut Panel) {
         let blocks = self.b.blocks;
-        let (lanes, [first, count], group) = (D::SUMS, panel.columns, self.grain().group);
+        let (lanes, [first, count], group) = (D::SUMS, panel.columns, blocks.group());
         let row_bytes = self.b.row_bytes();
         let bytes_of = |elements: usize| elements / blocks.elements() * blocks.bytes();
         let all = self.bytes.get(first * row_bytes..).unwrap_or_default();
@@ -215,7 +215,7 @@ fn product<D: Dot, L: Layout<N>, const N: usize>(dot: D, left: &[RowPart], colum
         });
         sums = sums.plus::<D, L, N, true>(dot, left, bytes, rest);
     }
-    let taken: f32 = if L::SUMMANDS { sums.summands.iter().sum() } else { 0.0 };
+    let taken: f32 = if L::TYPE.has_summands() { sums.summands.iter().sum() } else { 0.0 };
     dot.total(sums.total) + taken
 }
 
@@ -242,12 +242,12 @@ impl<R: Copy> Sums<R> {
         if SHORT {
             // Zeros times what is infinite, or no number, are none.
             for (i, scale) in scales.iter_mut().enumerate() {
-                *scale = if i * L::GROUP < elements { *scale } else { 0.0 };
+                *scale = if i * L::TYPE.group() < elements { *scale } else { 0.0 };
             }
         }
         let mut places = [0; 16];
         for (i, to) in places.iter_mut().enumerate() {
-            *to = (place(i % D::SUMS, D::SUMS) * Part::RUN / L::GROUP) as i32;
+            *to = (place(i % D::SUMS, D::SUMS) * Part::RUN / L::TYPE.group()) as i32;
         }
         let places = dot.sums(&places);
         unrolled!(Part::ELEMENTS / (16 * D::SUMS), |q| {
@@ -257,7 +257,7 @@ impl<R: Copy> Sums<R> {
                 let values = dot.bytes(&left.values[v * 4 * D::SUMS..]);
                 let codes = L::codes(dot, bytes, v);
                 // Codes of five bits are multiplied as those of six.
-                sums[v % 4] = match L::BITS {
+                sums[v % 4] = match L::TYPE.bits() {
                     0..=4 => dot.add_products::<4>(sums[v % 4], codes, values),
                     5..=6 => dot.add_products::<6>(sums[v % 4], codes, values),
                     _ => dot.add_products::<8>(sums[v % 4], codes, values),
@@ -265,10 +265,10 @@ impl<R: Copy> Sums<R> {
             });
             let at = q * D::SUMS;
             let sums = dot.plus(dot.sums(&left.starts[at..]), dot.fours(sums));
-            let scales = dot.pick(&scales[at * Part::RUN / L::GROUP..], places);
+            let scales = dot.pick(&scales[at * Part::RUN / L::TYPE.group()..], places);
             self.total = dot.add_scaled(self.total, sums, scales, dot.reals(&left.scales[at..]));
         });
-        if L::SUMMANDS {
+        if L::TYPE.has_summands() {
             let summands = L::summands(bytes);
             let each = self.summands.iter_mut().zip(&left.sums).zip(summands).enumerate();
             for (i, ((to, sum), summand)) in each {
