@@ -2,12 +2,25 @@
 //! (`vpmaddwd`), which two products of bytes cannot exceed. `vpmaddubsw`, which takes bytes, would saturate, but not
 //! with codes of few bits, nor with two signed bytes of which one is above -128.
 
-use std::arch::x86_64::{__m128i, __m256, __m256i, _MM_HINT_T0};
+#![allow(unsafe_code, reason = "the one instruction that pulp has no function for")]
 
-use super::{Dot, RowDot, filled, piece};
+use std::arch::x86_64::{__m128i, __m256, __m256i, _MM_HINT_T0, _mm256_cvtph_ps};
 
 use pulp::core_arch::x86::Sse;
-pub(crate) use pulp::x86::V3 as Avx2;
+
+use super::{Dot, RowDot, filled};
+
+pulp::simd_type! {
+    /// Shows that the CPU has these instructions.
+    pub(crate) struct Avx2 {
+        pub(crate) sse: "sse",
+        pub(crate) sse2: "sse2",
+        pub(crate) avx: "avx",
+        pub(crate) avx2: "avx2",
+        pub(crate) fma: "fma",
+        pub(crate) f16c: "f16c",
+    }
+}
 
 #[inline(always)]
 fn half(bytes: Option<&[u8; 16]>) -> __m128i {
@@ -130,18 +143,27 @@ impl RowDot for Avx2 {
     }
 
     #[inline(always)]
-    fn split<const BITS: u32, const SPAN: usize>(self, from: &[u8], stride: usize, v: usize) -> __m256i {
-        if SPAN >= 32 {
-            let (part, bytes) = piece::<BITS, SPAN>(from, stride, 32 * v);
-            return self.codes::<BITS>(self.bytes(bytes), part);
-        }
-        let (a, low) = piece::<BITS, SPAN>(from, stride, 32 * v);
-        let (b, high) = piece::<BITS, SPAN>(from, stride, 32 * v + 16);
-        let bytes: __m256i = pulp::cast!([filled::<u8, 16>(low), filled::<u8, 16>(high)]);
-        let (a, b) = (a * BITS, b * BITS);
-        // What is shifted in from other bytes is masked.
-        let shifted = self.avx2._mm256_srlv_epi32(bytes, pulp::cast!([a, a, a, a, b, b, b, b]));
-        self.codes::<BITS>(shifted, 0)
+    fn split_halves(self, from: &[u8], stride: usize, v: usize) -> __m256i {
+        let block = |i: usize| filled::<u8, 16>(from.get((v / 2 * 2 + i) * stride..).unwrap_or_default());
+        self.codes::<4>(pulp::cast!([block(0), block(1)]), v as u32 % 2)
+    }
+
+    #[inline(always)]
+    fn ones(self, bits: u64) -> __m256i {
+        // Each byte of the bits in eight bytes, of which each keeps its bit.
+        let bytes = self.avx2._mm256_shuffle_epi8(
+            self.avx._mm256_set1_epi32(bits as i32),
+            pulp::cast!([0u64, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303]),
+        );
+        let each: __m256i = pulp::cast!([0x8040_2010_0804_0201u64; 4]);
+        let set = self.avx2._mm256_cmpeq_epi8(self.avx2._mm256_and_si256(bytes, each), each);
+        self.avx2._mm256_and_si256(set, self.avx._mm256_set1_epi8(1))
+    }
+
+    #[inline(always)]
+    fn halves(self, bits: [u16; 8]) -> [f32; 8] {
+        // SAFETY: an `Avx2` is made by `try_new` alone, which finds `avx` and `f16c`; there is no memory access.
+        pulp::cast!(unsafe { _mm256_cvtph_ps(pulp::cast!(bits)) })
     }
 
     #[inline(always)]
@@ -165,6 +187,19 @@ impl RowDot for Avx2 {
         let pairs = self.pairs::<BITS>(unsigned, signed);
         let products = avx2._mm256_madd_epi16(pairs, self.avx._mm256_set1_epi16(1));
         avx2._mm256_add_epi32(sums, products)
+    }
+
+    #[inline(always)]
+    fn add_two<const BITS: u32>(
+        self,
+        sums: __m256i,
+        [a, b]: [__m256i; 2],
+        [left, right]: [__m256i; 2],
+    ) -> __m256i {
+        // Four products of codes of at most 6 bits fit 16 bits together.
+        let pairs = self.avx2._mm256_add_epi16(self.pairs::<BITS>(a, left), self.pairs::<BITS>(b, right));
+        let products = self.avx2._mm256_madd_epi16(pairs, self.avx._mm256_set1_epi16(1));
+        self.avx2._mm256_add_epi32(sums, products)
     }
 
     #[inline(always)]

@@ -104,21 +104,32 @@ impl RowDot for Vnni {
 
     #[inline(always)]
     fn split<const BITS: u32, const SPAN: usize>(self, from: &[u8], stride: usize, v: usize) -> __m512i {
+        let (a, low) = piece::<BITS, SPAN>(from, stride, 64 * v);
         if SPAN >= 64 {
-            let (part, bytes) = piece::<BITS, SPAN>(from, stride, 64 * v);
-            return self.codes::<BITS>(self.bytes(bytes), part);
+            return self.codes::<BITS>(self.bytes(low), a);
         }
-        let piece = |i: usize| piece::<BITS, SPAN>(from, stride, 64 * v + i);
-        let [(a, first), (b, second), (c, third), (d, last)] = [piece(0), piece(16), piece(32), piece(48)];
-        let bytes: __m512i = if SPAN >= 32 {
-            pulp::cast!([filled::<u8, 32>(first), filled::<u8, 32>(third)])
-        } else {
-            let halves = [filled::<u8, 16>(first), filled::<u8, 16>(second), filled::<u8, 16>(third)];
-            pulp::cast!([halves[0], halves[1], halves[2], filled::<u8, 16>(last)])
-        };
-        let counts = [[a * BITS; 4], [b * BITS; 4], [c * BITS; 4], [d * BITS; 4]];
+        let (b, high) = piece::<BITS, SPAN>(from, stride, 64 * v + 32);
+        let bytes: __m512i = pulp::cast!([filled::<u8, 32>(low), filled::<u8, 32>(high)]);
+        let counts = [[a * BITS; 8], [b * BITS; 8]];
         // What is shifted in from other bytes is masked.
         self.codes::<BITS>(self.avx512f._mm512_srlv_epi32(bytes, pulp::cast!(counts)), 0)
+    }
+
+    #[inline(always)]
+    fn split_halves(self, from: &[u8], stride: usize, v: usize) -> __m512i {
+        let block = |i: usize| filled::<u8, 16>(from.get((v / 2 * 4 + i) * stride..).unwrap_or_default());
+        self.codes::<4>(pulp::cast!([block(0), block(1), block(2), block(3)]), v as u32 % 2)
+    }
+
+    #[inline(always)]
+    fn ones(self, bits: u64) -> __m512i {
+        self.avx512bw._mm512_maskz_set1_epi8(bits, 1)
+    }
+
+    #[inline(always)]
+    fn halves(self, bits: [u16; 8]) -> [f32; 8] {
+        let numbers: [[f32; 8]; 2] = pulp::cast!(self.avx512f._mm512_cvtph_ps(pulp::cast!([bits, [0; 8]])));
+        numbers[0]
     }
 
     #[inline(always)]

@@ -97,6 +97,11 @@ impl BlockType {
         if matches!(self, BlockType::Q6K) { 16 } else { 32 }
     }
 
+    /// Whether 16 bytes have the codes of both halves of a block of 32.
+    pub(super) const fn has_halves(self) -> bool {
+        matches!(self, BlockType::Q40 | BlockType::Q41 | BlockType::Q50 | BlockType::Q51)
+    }
+
     /// Whether numbers have summands.
     pub(super) const fn has_summands(self) -> bool {
         matches!(self, BlockType::Q41 | BlockType::Q51 | BlockType::Q4K | BlockType::Q5K)

@@ -1,10 +1,7 @@
 //! How the codes and scales of each type lie in its blocks, read into vectors.
 
-use half::f16;
-
 use super::blocks::{BlockType, half};
-use crate::dot::RowDot;
-use crate::ops::halves::Half;
+use crate::dot::{RowDot, halved};
 
 /// Elements of A that share a scale.
 pub(super) const BLOCK: usize = 32;
@@ -55,10 +52,15 @@ impl Part {
                 &whole
             }
         };
-        for v in 0..Part::ELEMENTS / (4 * D::SUMS) {
-            dot.store_bytes(L::codes(dot, bytes, v), &mut self.codes[v * 4 * D::SUMS..]);
+        let mut codes = [0u8; Part::ELEMENTS];
+        for (v, to) in codes.chunks_exact_mut(4 * D::SUMS).enumerate() {
+            dot.store_bytes(L::codes(dot, bytes, v), to);
         }
-        let (scales, summands) = (L::scales(bytes), L::summands(bytes));
+        for (i, run) in codes.as_chunks::<{ Part::RUN }>().0.iter().enumerate() {
+            let to = if L::HALVED { halved(i, D::SUMS) } else { i };
+            self.codes[to * Part::RUN..][..Part::RUN].copy_from_slice(run);
+        }
+        let (scales, summands) = (L::scales(dot, bytes), L::summands(dot, bytes));
         for i in 0..Part::RUNS {
             self.scales[i] = scales[i * Part::RUN / L::TYPE.group()];
             self.summands[i] = summands[i * Part::RUN / BLOCK];
@@ -76,55 +78,50 @@ impl Default for Part {
 pub(super) trait Layout<const N: usize> {
     /// The type.
     const TYPE: BlockType;
+    /// Whether codes are in the order of [`halved`].
+    const HALVED: bool = Self::TYPE.has_halves();
 
-    /// Vector `v` of the codes, in the order of elements.
+    /// Vector `v` of the codes, in the order of elements or that of [`halved`].
     fn codes<D: RowDot>(dot: D, part: &[u8; N], v: usize) -> D::Bytes;
 
     /// The scale of each group; zeros after the last one.
-    fn scales(part: &[u8; N]) -> [f32; 2 * Part::RUNS];
+    fn scales<D: RowDot>(dot: D, part: &[u8; N]) -> [f32; 2 * Part::RUNS];
 
-    /// The summand of each block.
+    /// The summand of each block; zeros after the last one.
     #[inline(always)]
-    fn summands(_part: &[u8; N]) -> [f32; BLOCKS] {
-        [0.0; BLOCKS]
+    fn summands<D: RowDot>(_: D, _: &[u8; N]) -> [f32; 2 * BLOCKS] {
+        [0.0; 2 * BLOCKS]
     }
 }
 
 /// The `float16` numbers that blocks begin with.
 #[inline(always)]
-fn halves<const STRIDE: usize>(blocks: &[u8]) -> [f32; BLOCKS] {
+fn halves<D: RowDot, const STRIDE: usize>(dot: D, blocks: &[u8]) -> [f32; BLOCKS] {
     let mut bits = [0u16; BLOCKS];
     for i in 0..BLOCKS {
         bits[i] = u16::from_le_bytes([blocks[i * STRIDE], blocks[i * STRIDE + 1]]);
     }
-    let mut numbers = [0.0; BLOCKS];
-    for i in 0..BLOCKS {
-        numbers[i] = f16::from_bits(bits[i]).widen();
-    }
-    numbers
+    dot.halves(bits)
 }
 
-/// Scales of blocks, and zeros.
+/// Numbers of blocks, and zeros.
 #[inline(always)]
-fn padded(scales: [f32; BLOCKS]) -> [f32; 2 * Part::RUNS] {
-    let mut all = [0.0; 2 * Part::RUNS];
-    all[..BLOCKS].copy_from_slice(&scales);
+fn padded<const N: usize>(numbers: [f32; BLOCKS]) -> [f32; N] {
+    let mut all = [0.0; N];
+    all[..BLOCKS].copy_from_slice(&numbers);
     all
 }
 
-/// Vector `v` of the bits of elements, of which 32 have four bytes; further ones are `stride` bytes after these.
+/// Vector `v`, in the order of [`halved`], of the bits of elements, of which 32 have four bytes; further ones are `stride`
+/// bytes after these.
 #[inline(always)]
 fn fifth_bits<D: RowDot>(dot: D, from: &[u8], stride: usize, v: usize) -> D::Bytes {
-    let mut bits = [0u8; 64];
-    for i in 0..D::SUMS / 2 {
-        let eight = v * D::SUMS / 2 + i;
-        // Bit `i` in byte `i`; a carry makes it the highest.
-        let ones = 0x0101_0101_0101_0101;
-        let spread = (u64::from(from[eight / 4 * stride + eight % 4]) * ones) & 0x8040_2010_0804_0201;
-        let eight = ((spread + 0x7f * ones) >> 7) & ones;
-        bits[8 * i..][..8].copy_from_slice(&eight.to_le_bytes());
+    let (blocks, mut bits) = (D::SUMS / 4, 0);
+    for i in 0..blocks {
+        let at = (v / 2 * blocks + i) * stride + v % 2 * 2;
+        bits |= u64::from(u16::from_le_bytes([from[at], from[at + 1]])) << (16 * i);
     }
-    dot.bytes(&bits)
+    dot.ones(bits)
 }
 
 /// The scales and summands of a block of 256, of six bits for each 32 elements.
@@ -181,12 +178,12 @@ impl Layout<144> for Q40 {
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 144], v: usize) -> D::Bytes {
-        dot.split::<4, 16>(&part[2..], 18, v)
+        dot.split_halves(&part[2..], 18, v)
     }
 
     #[inline(always)]
-    fn scales(part: &[u8; 144]) -> [f32; 2 * Part::RUNS] {
-        padded(halves::<18>(part))
+    fn scales<D: RowDot>(dot: D, part: &[u8; 144]) -> [f32; 2 * Part::RUNS] {
+        padded(halves::<D, 18>(dot, part))
     }
 }
 
@@ -197,17 +194,17 @@ impl Layout<160> for Q41 {
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 160], v: usize) -> D::Bytes {
-        dot.split::<4, 16>(&part[4..], 20, v)
+        dot.split_halves(&part[4..], 20, v)
     }
 
     #[inline(always)]
-    fn scales(part: &[u8; 160]) -> [f32; 2 * Part::RUNS] {
-        padded(halves::<20>(part))
+    fn scales<D: RowDot>(dot: D, part: &[u8; 160]) -> [f32; 2 * Part::RUNS] {
+        padded(halves::<D, 20>(dot, part))
     }
 
     #[inline(always)]
-    fn summands(part: &[u8; 160]) -> [f32; BLOCKS] {
-        halves::<20>(&part[2..])
+    fn summands<D: RowDot>(dot: D, part: &[u8; 160]) -> [f32; 2 * BLOCKS] {
+        padded(halves::<D, 20>(dot, &part[2..]))
     }
 }
 
@@ -218,12 +215,12 @@ impl Layout<176> for Q50 {
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 176], v: usize) -> D::Bytes {
-        dot.join(dot.split::<4, 16>(&part[6..], 22, v), fifth_bits(dot, &part[2..], 22, v))
+        dot.join(dot.split_halves(&part[6..], 22, v), fifth_bits(dot, &part[2..], 22, v))
     }
 
     #[inline(always)]
-    fn scales(part: &[u8; 176]) -> [f32; 2 * Part::RUNS] {
-        padded(halves::<22>(part))
+    fn scales<D: RowDot>(dot: D, part: &[u8; 176]) -> [f32; 2 * Part::RUNS] {
+        padded(halves::<D, 22>(dot, part))
     }
 }
 
@@ -234,17 +231,17 @@ impl Layout<192> for Q51 {
 
     #[inline(always)]
     fn codes<D: RowDot>(dot: D, part: &[u8; 192], v: usize) -> D::Bytes {
-        dot.join(dot.split::<4, 16>(&part[8..], 24, v), fifth_bits(dot, &part[4..], 24, v))
+        dot.join(dot.split_halves(&part[8..], 24, v), fifth_bits(dot, &part[4..], 24, v))
     }
 
     #[inline(always)]
-    fn scales(part: &[u8; 192]) -> [f32; 2 * Part::RUNS] {
-        padded(halves::<24>(part))
+    fn scales<D: RowDot>(dot: D, part: &[u8; 192]) -> [f32; 2 * Part::RUNS] {
+        padded(halves::<D, 24>(dot, part))
     }
 
     #[inline(always)]
-    fn summands(part: &[u8; 192]) -> [f32; BLOCKS] {
-        halves::<24>(&part[2..])
+    fn summands<D: RowDot>(dot: D, part: &[u8; 192]) -> [f32; 2 * BLOCKS] {
+        padded(halves::<D, 24>(dot, &part[2..]))
     }
 }
 
@@ -259,8 +256,8 @@ impl Layout<272> for Q80 {
     }
 
     #[inline(always)]
-    fn scales(part: &[u8; 272]) -> [f32; 2 * Part::RUNS] {
-        padded(halves::<34>(part))
+    fn scales<D: RowDot>(dot: D, part: &[u8; 272]) -> [f32; 2 * Part::RUNS] {
+        padded(halves::<D, 34>(dot, part))
     }
 }
 
@@ -275,13 +272,13 @@ impl Layout<144> for Q4K {
     }
 
     #[inline(always)]
-    fn scales(part: &[u8; 144]) -> [f32; 2 * Part::RUNS] {
+    fn scales<D: RowDot>(_: D, part: &[u8; 144]) -> [f32; 2 * Part::RUNS] {
         padded(SixBits::of(part).scales())
     }
 
     #[inline(always)]
-    fn summands(part: &[u8; 144]) -> [f32; BLOCKS] {
-        SixBits::of(part).summands()
+    fn summands<D: RowDot>(_: D, part: &[u8; 144]) -> [f32; 2 * BLOCKS] {
+        padded(SixBits::of(part).summands())
     }
 }
 
@@ -296,13 +293,13 @@ impl Layout<176> for Q5K {
     }
 
     #[inline(always)]
-    fn scales(part: &[u8; 176]) -> [f32; 2 * Part::RUNS] {
+    fn scales<D: RowDot>(_: D, part: &[u8; 176]) -> [f32; 2 * Part::RUNS] {
         padded(SixBits::of(part).scales())
     }
 
     #[inline(always)]
-    fn summands(part: &[u8; 176]) -> [f32; BLOCKS] {
-        SixBits::of(part).summands()
+    fn summands<D: RowDot>(_: D, part: &[u8; 176]) -> [f32; 2 * BLOCKS] {
+        padded(SixBits::of(part).summands())
     }
 }
 
@@ -318,7 +315,7 @@ impl Layout<210> for Q6K {
     }
 
     #[inline(always)]
-    fn scales(part: &[u8; 210]) -> [f32; 2 * Part::RUNS] {
+    fn scales<D: RowDot>(_: D, part: &[u8; 210]) -> [f32; 2 * Part::RUNS] {
         let (scale, mut scales) = (half(&part[208..]), [0.0; 2 * Part::RUNS]);
         for i in 0..Part::RUNS {
             scales[i] = scale * f32::from(part[192 + i].cast_signed());

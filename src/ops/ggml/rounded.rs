@@ -3,7 +3,7 @@
 
 use super::blocks::{BlockType, Rows};
 use super::layout::{BLOCK, BLOCKS, Layout, Part, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
-use crate::dot::{Dot, Unit, WithDot, first_of_four, round_block, unrolled};
+use crate::dot::{Dot, Unit, WithDot, first_of_four, halved, round_block, unrolled};
 use crate::ops::linalg::coded::panel::{self, Columns, Grain, Panel};
 use crate::ops::linalg::coded::{AHEAD, BAND, PANEL_ROWS, PARALLEL, TASK, in_streams};
 use crate::ops::linalg::product::Threads;
@@ -13,43 +13,56 @@ use crate::simd::wide;
 /// [`Part::ELEMENTS`] elements of a row of A; those after its end are zeros.
 #[derive(Clone)]
 struct RowPart {
-    /// Signed bytes.
+    /// Signed bytes, in the order of the codes.
     values: [u8; Part::ELEMENTS],
-    /// Of each run what its sum begins with, which is what the middle code takes away, and the scale of the sum; as
-    /// `RowDot::fours` places sums.
+    /// Of each run what its sum begins with, which is what the middle code takes away, as `RowDot::fours` places sums.
     starts: [i32; Part::RUNS],
-    scales: [f32; Part::RUNS],
-    /// Of each block the sum of its elements.
-    sums: [f32; BLOCKS],
+    /// The scale of each run, placed like that; or of each four elements of halves of blocks.
+    scales: [f32; 2 * Part::RUNS],
+    /// Of each block the sum of its elements; zeros after the last one.
+    sums: [f32; 2 * BLOCKS],
 }
 
 impl RowPart {
-    /// Rounds at most [`Part::ELEMENTS`] elements; `lanes` is the number of sums in a vector.
+    const EMPTY: RowPart = RowPart {
+        values: [0; Part::ELEMENTS],
+        starts: [0; Part::RUNS],
+        scales: [0.0; 2 * Part::RUNS],
+        sums: [0.0; 2 * BLOCKS],
+    };
+
+    /// Rounds at most [`Part::ELEMENTS`] elements; `middle` is taken away from codes, which are in the order of [`halved`]
+    /// where `halves`; `lanes` is the number of sums in a vector.
     #[inline(always)]
-    fn of(a: &[f32], middle: u8, lanes: usize) -> RowPart {
-        let mut part = RowPart {
-            values: [0; Part::ELEMENTS],
-            starts: [0; Part::RUNS],
-            scales: [0.0; Part::RUNS],
-            sums: [0.0; BLOCKS],
-        };
-        let mut scales = [0f32; Part::RUNS];
-        let blocks = part.values.as_chunks_mut::<BLOCK>().0.iter_mut().zip(scales.as_chunks_mut::<2>().0);
-        for (a, (to, scales)) in a.chunks(BLOCK).zip(blocks) {
-            scales.fill(round_block(a, to));
+    fn of(a: &[f32], middle: u8, halves: bool, lanes: usize) -> RowPart {
+        let mut part = RowPart::EMPTY;
+        let mut values = [0u8; Part::ELEMENTS];
+        let mut scales = [0f32; BLOCKS];
+        let blocks = values.as_chunks_mut::<BLOCK>().0.iter_mut().zip(&mut scales);
+        for (a, (to, scale)) in a.chunks(BLOCK).zip(blocks) {
+            *scale = round_block(a, to);
         }
         let mut sums = [0i32; Part::RUNS];
-        for (sum, values) in sums.iter_mut().zip(part.values.as_chunks::<{ Part::RUN }>().0) {
+        for (sum, values) in sums.iter_mut().zip(values.as_chunks::<{ Part::RUN }>().0) {
             *sum = values.iter().map(|v| i32::from(*v as i8)).sum();
         }
-        let each = sums.as_chunks::<2>().0.iter().zip(scales.as_chunks::<2>().0);
-        for (to, ([a, b], [scale, _])) in part.sums.iter_mut().zip(each) {
+        for (to, ([a, b], scale)) in part.sums.iter_mut().zip(sums.as_chunks::<2>().0.iter().zip(&scales)) {
             *to = (a + b) as f32 * scale;
         }
+        if halves {
+            for (i, to) in part.values.as_chunks_mut::<{ Part::RUN }>().0.iter_mut().enumerate() {
+                *to = values.as_chunks::<{ Part::RUN }>().0[halved(i, lanes)];
+            }
+            for (i, to) in part.scales.iter_mut().enumerate() {
+                *to = scales[i / 4];
+            }
+            return part;
+        }
+        part.values = values;
         for i in 0..Part::RUNS {
             let from = i - i % lanes + place(i % lanes, lanes);
             part.starts[i] = -i32::from(middle) * sums[from];
-            part.scales[i] = scales[from];
+            part.scales[i] = scales[from / 2];
         }
         part
     }
@@ -77,13 +90,14 @@ pub(super) fn multiply(
     }
     let parts = k.div_ceil(Part::ELEMENTS);
     let middle = unit.middle(b.blocks.bits(), b.blocks.middle());
-    let mut left: Vec<RowPart> = vec![RowPart::of(&[], 0, lanes); m * parts];
+    let halves = b.blocks.has_halves();
+    let mut left: Vec<RowPart> = vec![RowPart::EMPTY; m * parts];
     wide(
         #[inline(always)]
         || {
             for (a, to) in a.chunks(k.max(1)).zip(left.chunks_mut(parts.max(1))) {
                 for (a, to) in a.chunks(Part::ELEMENTS).zip(to) {
-                    *to = RowPart::of(a, middle, lanes);
+                    *to = RowPart::of(a, middle, halves, lanes);
                 }
             }
         },
@@ -200,7 +214,7 @@ impl Task<'_, '_> {
 #[inline(always)]
 fn product<D: Dot, L: Layout<N>, const N: usize>(dot: D, left: &[RowPart], column: &[u8], k: usize) -> f32 {
     let (whole, rest) = (k / Part::ELEMENTS, k % Part::ELEMENTS);
-    let mut sums = Sums { total: dot.reals(&[]), summands: [0.0; BLOCKS] };
+    let mut sums = Sums { total: dot.every(0.0), summands: dot.every(0.0) };
     for (bytes, left) in column.as_chunks::<N>().0.iter().zip(left.iter().take(whole)) {
         sums = sums.plus::<D, L, N, false>(dot, left, bytes, Part::ELEMENTS);
     }
@@ -215,16 +229,20 @@ fn product<D: Dot, L: Layout<N>, const N: usize>(dot: D, left: &[RowPart], colum
         });
         sums = sums.plus::<D, L, N, true>(dot, left, bytes, rest);
     }
-    let taken: f32 = if L::TYPE.has_summands() { sums.summands.iter().sum() } else { 0.0 };
-    dot.total(sums.total) + taken
+    let has_summands = L::HALVED || L::TYPE.has_summands();
+    dot.total(if has_summands {
+        dot.add_product(sums.total, sums.summands, dot.every(1.0))
+    } else {
+        sums.total
+    })
 }
 
 /// Sums of the products of a row and a column.
 #[derive(Clone, Copy)]
 struct Sums<R> {
     total: R,
-    /// Those with summands.
-    summands: [f32; BLOCKS],
+    /// Those with summands, and with the middle code of halves of blocks.
+    summands: R,
 }
 
 impl<R: Copy> Sums<R> {
@@ -238,13 +256,43 @@ impl<R: Copy> Sums<R> {
         elements: usize,
     ) -> Self {
         dot.prefetch(bytes, AHEAD);
-        let mut scales = L::scales(bytes);
+        let (mut scales, mut summands) = (L::scales(dot, bytes), L::summands(dot, bytes));
         if SHORT {
             // Zeros times what is infinite, or no number, are none.
             for (i, scale) in scales.iter_mut().enumerate() {
                 *scale = if i * L::TYPE.group() < elements { *scale } else { 0.0 };
             }
+            for (i, summand) in summands.iter_mut().enumerate() {
+                *summand = if i * BLOCK < elements { *summand } else { 0.0 };
+            }
         }
+        if L::HALVED {
+            self.total = self.halves::<D, L, N, SHORT>(dot, left, bytes, elements, &scales);
+            for (summand, scale) in summands.iter_mut().zip(scales) {
+                *summand -= f32::from(L::TYPE.middle()) * scale;
+            }
+        } else {
+            self.total = self.runs::<D, L, N>(dot, left, bytes, &scales);
+        }
+        if L::HALVED || L::TYPE.has_summands() {
+            for (sums, summands) in
+                left.sums.chunks(D::SUMS).zip(summands.chunks(D::SUMS)).take(BLOCKS.div_ceil(D::SUMS))
+            {
+                self.summands = dot.add_product(self.summands, dot.reals(sums), dot.reals(summands));
+            }
+        }
+        self
+    }
+
+    /// The products of a part whose codes are in the order of elements: scales are of runs.
+    #[inline(always)]
+    fn runs<D: Dot<Reals = R>, L: Layout<N>, const N: usize>(
+        mut self,
+        dot: D,
+        left: &RowPart,
+        bytes: &[u8; N],
+        scales: &[f32],
+    ) -> R {
         let mut places = [0; 16];
         for (i, to) in places.iter_mut().enumerate() {
             *to = (place(i % D::SUMS, D::SUMS) * Part::RUN / L::TYPE.group()) as i32;
@@ -268,14 +316,41 @@ impl<R: Copy> Sums<R> {
             let scales = dot.pick(&scales[at * Part::RUN / L::TYPE.group()..], places);
             self.total = dot.add_scaled(self.total, sums, scales, dot.reals(&left.scales[at..]));
         });
-        if L::TYPE.has_summands() {
-            let summands = L::summands(bytes);
-            let each = self.summands.iter_mut().zip(&left.sums).zip(summands).enumerate();
-            for (i, ((to, sum), summand)) in each {
-                let summand = if !SHORT || i * BLOCK < elements { summand } else { 0.0 };
-                *to += sum * summand;
-            }
-        }
-        self
+        self.total
+    }
+
+    /// The products of a part whose codes are in the order of [`halved`]: a sum is of four elements of both halves of a block.
+    #[inline(always)]
+    fn halves<D: Dot<Reals = R>, L: Layout<N>, const N: usize, const SHORT: bool>(
+        mut self,
+        dot: D,
+        left: &RowPart,
+        bytes: &[u8; N],
+        elements: usize,
+        scales: &[f32],
+    ) -> R {
+        unrolled!(Part::ELEMENTS / (16 * D::SUMS), |q| {
+            unrolled!(2, |i| {
+                let pair: usize = 2 * q + i;
+                if !SHORT || pair * 8 * D::SUMS < elements {
+                    let codes = [L::codes(dot, bytes, 2 * pair), L::codes(dot, bytes, 2 * pair + 1)];
+                    let (first, second) = left.values[pair * 8 * D::SUMS..].split_at(4 * D::SUMS);
+                    let values = [dot.bytes(first), dot.bytes(second)];
+                    let sums = match L::TYPE.bits() {
+                        0..=4 => dot.add_two::<4>(dot.every_sum(0), codes, values),
+                        _ => dot.add_two::<6>(dot.every_sum(0), codes, values),
+                    };
+                    let at = pair * D::SUMS;
+                    let first = at / 4 / D::SUMS * D::SUMS;
+                    let mut places = [0; 16];
+                    for (i, to) in places.iter_mut().enumerate() {
+                        *to = ((at + i) / 4 - first) as i32;
+                    }
+                    let scales = dot.pick(&scales[first..], dot.sums(&places));
+                    self.total = dot.add_scaled(self.total, sums, scales, dot.reals(&left.scales[at..]));
+                }
+            });
+        });
+        self.total
     }
 }
