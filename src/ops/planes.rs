@@ -12,6 +12,7 @@ use pulp::{Simd, WithSimd};
 use super::Activation;
 use super::linalg::tile::clamp;
 use super::window::WindowAxis;
+use crate::simd::arch;
 
 /// Rows of the output that are summed side by side.
 const ROWS: usize = 4;
@@ -126,7 +127,7 @@ impl Planes {
         let padded = &mut scratch[aligned..][..len];
         // Padding is the same for every plane.
         padded.fill(G::PADDING);
-        pulp::Arch::new().dispatch(Run { planes: self, of, activation, padded, y, kind: PhantomData });
+        arch().dispatch(Run { planes: self, of, activation, padded, y, kind: PhantomData });
         SCRATCH.set(scratch);
     }
 

@@ -14,6 +14,7 @@ use crate::kernel::codes::winograd::{A, B};
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::tile::clamp;
 use crate::ops::{Activation, WindowAxis};
+use crate::simd::arch;
 
 const A2: f32 = A * A;
 const B2: f32 = B * B;
@@ -108,7 +109,7 @@ impl Winograd {
             }
             let input = &mut input[..self.ic * of_channel];
             let transform = |(x, to): (&[f32], &mut [f32])| {
-                pulp::Arch::new().dispatch(Input { of: self, first, x, to });
+                arch().dispatch(Input { of: self, first, x, to });
             };
             let planes = x.chunks_exact(in_plane).zip(input.chunks_exact_mut(of_channel));
             threads.each(planes, transform);
@@ -136,7 +137,7 @@ impl Winograd {
                     scratch,
                     y,
                 };
-                pulp::Arch::new().dispatch(task);
+                arch().dispatch(task);
                 WORK.set(work);
             };
             threads.each(y.chunks_mut(CHANNELS * out_plane).enumerate(), multiply);

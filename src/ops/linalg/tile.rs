@@ -12,6 +12,7 @@ use pulp::{Simd, WithSimd};
 use super::product::Threads;
 use super::share::Cut;
 use crate::ops::Activation;
+use crate::simd::arch;
 
 /// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers. Where there are 16 (those of 8 elements),
 /// 2 vectors and 6 rows do.
@@ -103,7 +104,7 @@ pub(crate) fn has_vectors() -> bool {
             S::F32_LANES
         }
     }
-    (4..=UNIT).contains(&pulp::Arch::new().dispatch(Lanes))
+    (4..=UNIT).contains(&arch().dispatch(Lanes))
 }
 
 impl<C: Columns> Tiled<'_, C> {
@@ -136,7 +137,7 @@ impl<C: Columns> Tiled<'_, C> {
             panel.resize(needed, 0.0);
         }
         let work = Task { of: self, row, column, rows: &mut rows, panel: &mut panel };
-        pulp::Arch::new().dispatch(work);
+        arch().dispatch(work);
         PANEL.set(panel);
     }
 }

@@ -322,6 +322,24 @@ fn a_run_ends_early_with_a_sentence() {
     says(&text(&out.stderr), &["ONEPOOL_SUBMISSION_LIMIT", "soon"]);
 }
 
+#[test]
+fn native_functions_keep_to_the_vectors_that_are_asked_for() {
+    let dir = with_add();
+    let run = |vectors: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onepool"));
+        command.current_dir(dir.path()).args(["run", "add.onnx", "--device", "cpu", "--input", "x=x.pb"]);
+        command.env("ONEPOOL_CPU_VECTORS", vectors).output().unwrap()
+    };
+    let widest = run("widest");
+    assert!(widest.status.success(), "{}", text(&widest.stderr));
+    let wrong = run("512");
+    assert_eq!(wrong.status.code(), Some(1));
+    says(&text(&wrong.stderr), &["ONEPOOL_CPU_VECTORS", "\"512\"", "give widest or avx2"]);
+    if cfg!(target_arch = "x86_64") {
+        assert!(run("avx2").status.success());
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_a_run_with_a_sentence() {

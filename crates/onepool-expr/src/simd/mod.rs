@@ -11,7 +11,7 @@ mod wide;
 pub use erf::{erf, erf_f64};
 pub use exp::{exp, expm1, log, sigmoid, softplus, tanh};
 pub use trig::{LARGEST_ANGLE, acos, asin, atan, cos, sin, tan};
-pub use wide::wide;
+pub use wide::{VECTORS_VARIABLE, Vectors, arch, wide};
 
 /// Functions that no loop makes vectors of: each element through the standard library, in `f64`.
 #[inline(always)]

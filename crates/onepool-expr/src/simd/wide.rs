@@ -1,12 +1,74 @@
 //! Loops compiled for the vector instructions of the CPU that runs them; the crate itself is compiled for the
 //! oldest CPU of its architecture.
 
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+/// The environment variable that says how wide vectors of native functions may be, as [`Vectors`] reads it.
+pub const VECTORS_VARIABLE: &str = "ONEPOOL_CPU_VECTORS";
+
+/// The widest vectors that native functions use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vectors {
+    /// Those of the CPU.
+    Widest,
+    /// 256 bits with AVX2, on a CPU that has wider ones too.
+    Avx2,
+}
+
+impl FromStr for Vectors {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Vectors, String> {
+        match word {
+            "widest" => Ok(Vectors::Widest),
+            "avx2" if cfg!(target_arch = "x86_64") => Ok(Vectors::Avx2),
+            "avx2" => Err("this CPU has no AVX2".to_owned()),
+            _ => Err(format!("no vectors are called {word:?}; give widest or avx2")),
+        }
+    }
+}
+
+impl Vectors {
+    /// What [`VECTORS_VARIABLE`] says when it is first asked for; [`Vectors::Widest`] where it says nothing.
+    ///
+    /// # Errors
+    /// A sentence where it says anything else.
+    pub fn asked() -> Result<Vectors, String> {
+        static ASKED: OnceLock<Result<Vectors, String>> = OnceLock::new();
+        let read = || match std::env::var(VECTORS_VARIABLE) {
+            Ok(word) => word.parse(),
+            Err(std::env::VarError::NotPresent) => Ok(Vectors::Widest),
+            Err(error) => Err(error.to_string()),
+        };
+        ASKED.get_or_init(read).clone()
+    }
+
+    /// Those in use. What is asked for wrongly asks for nothing: a device that is opened tells of it.
+    pub fn used() -> Vectors {
+        Vectors::asked().unwrap_or(Vectors::Widest)
+    }
+}
+
+/// The vectors in use.
+#[inline]
+pub fn arch() -> pulp::Arch {
+    static ARCH: OnceLock<pulp::Arch> = OnceLock::new();
+    *ARCH.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        if Vectors::used() == Vectors::Avx2 {
+            return pulp::x86::V3::try_new().map_or(pulp::Arch::Scalar, pulp::Arch::V3);
+        }
+        pulp::Arch::new()
+    })
+}
+
 /// Calls `f` in a form compiled for the widest vectors this CPU has. `f` and what it calls must be inlined into
 /// it (`#[inline(always)]`), else they stay in the crate's own form. That holds for the standard library too: a `for` loop
 /// is compiled into `f`, `Iterator::for_each` with a long closure is a function of its own.
 #[inline(always)]
 pub fn wide<R>(f: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(Wide(f))
+    arch().dispatch(Wide(f))
 }
 
 struct Wide<F>(F);
@@ -22,6 +84,19 @@ impl<R, F: FnOnce() -> R> pulp::WithSimd for Wide<F> {
 
 #[cfg(test)]
 mod tests {
+    use super::Vectors;
+
+    #[test]
+    fn vectors_are_asked_for_by_name() {
+        assert_eq!("widest".parse(), Ok(Vectors::Widest));
+        if cfg!(target_arch = "x86_64") {
+            assert_eq!("avx2".parse(), Ok(Vectors::Avx2));
+        }
+        for wrong in ["", "AVX2", "avx512", "64"] {
+            assert!(wrong.parse::<Vectors>().unwrap_err().contains("give widest or avx2"), "{wrong}");
+        }
+    }
+
     #[test]
     fn the_wide_form_computes_the_same() {
         let x: Vec<f32> = (0..100).map(|i| i as f32 * 0.5 - 9.0).collect();

@@ -23,6 +23,7 @@ use onepool_core::memory::image::{Grain, ImageRules, TexelSet};
 use onepool_core::memory::import::ImportRules;
 use onepool_core::memory::model::MemoryModel;
 use onepool_core::memory::os::physical_memory;
+use onepool_expr::simd::{VECTORS_VARIABLE, Vectors};
 use onepool_spirv::Requires;
 
 /// What every block starts at a multiple of: a cache line, and the widest vector there is.
@@ -49,6 +50,9 @@ impl Driver for CpuDriver {
                 what: format!("cpu device {index}; there is only device 0"),
             });
         }
+        if let Err(said) = Vectors::asked() {
+            return Err(DeviceError::Unsupported { what: format!("{VECTORS_VARIABLE}: {said}") });
+        }
         let threads = if desc.threads == 0 { default_threads() } else { desc.threads };
         if threads > MAX_THREADS {
             let (asked, limit) = (threads as u64, MAX_THREADS as u64);
@@ -65,13 +69,15 @@ fn default_threads() -> usize {
 fn info(threads: usize) -> DeviceInfo {
     let address_space = isize::MAX as u64;
     let memory = physical_memory().unwrap_or(address_space);
+    // What is measured with one kind of vectors is not asked for with another.
+    let vectors = if Vectors::used() == Vectors::Avx2 { "-avx2" } else { "" };
     DeviceInfo {
         api: "cpu",
         name: format!("{} processor, {threads} threads", std::env::consts::ARCH),
         kind: DeviceKind::Cpu,
         driver: format!("onepool {}", env!("CARGO_PKG_VERSION")),
         api_version: env!("CARGO_PKG_VERSION").to_owned(),
-        uuid: format!("cpu-{}-{}", std::env::consts::ARCH, env!("CARGO_PKG_VERSION")),
+        uuid: format!("cpu-{}-{}{vectors}", std::env::consts::ARCH, env!("CARGO_PKG_VERSION")),
         index: 0,
         unusable: None,
         memory: MemoryModel::one_pool(DeviceKind::Cpu, memory),
