@@ -207,6 +207,7 @@ fn passes_are_left_out_by_name() {
             "fold_weights",
             "mixed_precision",
             "join_norms",
+            "norms_in_products",
             "fuse_chains",
             "update_in_place",
             "place_in_images"
