@@ -3,11 +3,12 @@
 use super::*;
 use crate::dtype::DType;
 use crate::expr::Function;
-use crate::graph::Tensor;
+use crate::graph::{GraphBuilder, Tensor};
 use crate::kernel::Requires;
 use crate::ops::Activation;
 use crate::ops::linalg::{GatedMatMul, MatMul};
 use crate::ops::test_util::{assert_near, facts, run_cpu, tensor, tensor_of, values};
+use crate::session::Session;
 
 const EPSILON: f32 = 1e-3;
 
@@ -46,6 +47,24 @@ fn joined_inputs(absorbed: &Absorbed, own: &[Option<Tensor>], others: &[&Tensor]
         AbsorbedInput::New(_) | AbsorbedInput::Absent => None,
     };
     absorbed.inputs.iter().map(input).collect()
+}
+
+/// What the simulated device gives.
+fn on_sim(op: &Arc<dyn Operator>, inputs: &[Option<Tensor>]) -> Tensor {
+    let mut g = GraphBuilder::new("g");
+    let input = |(i, t): (usize, &Option<Tensor>)| {
+        let t = t.as_ref()?;
+        Some(g.input(format!("x{i}"), t.dtype(), t.shape().iter().map(|d| (*d).into())))
+    };
+    let ids: Vec<_> = inputs.iter().enumerate().map(input).collect();
+    let (_, y) = g.node("joined", op.clone(), &ids, 1);
+    g.output("y", y[0]);
+    let mut session = Session::builder().graph(g.build().unwrap()).device("sim").build().unwrap();
+    for (i, t) in inputs.iter().enumerate().filter_map(|(i, t)| Some((i, t.as_ref()?))) {
+        session.set_input(&format!("x{i}"), t).unwrap();
+    }
+    session.run().unwrap();
+    session.get_output("y").unwrap()
 }
 
 /// Checks `product`, whose input 0 is rows of `float32`, with a normalization and with a summand, where it takes one, in
@@ -112,6 +131,7 @@ fn check_in<P: FewRows>(product: &P, inputs: &[Option<Tensor>], size: f32, toler
             want.iter_mut().zip(summand.to_f32s().unwrap()).for_each(|(y, v)| *y += f64::from(v));
         }
         assert_near(&run_cpu(op, &all, 1).unwrap()[0], &want, tolerance);
+        assert_near(&on_sim(&absorbed.op, &all), &want, tolerance);
         // With both, a device does what it does with a sum alone.
         #[cfg(feature = "vulkan")]
         if is_normed || !is_half {
