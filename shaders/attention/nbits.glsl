@@ -36,6 +36,10 @@ layout(set = 0, binding = 9, std430) readonly buffer OtherScales { T other_scale
 layout(set = 0, binding = 10, std430) readonly buffer OtherCodes { uint8_t other_zero_codes[]; };
 layout(set = 0, binding = 11, std430) readonly buffer OtherZeros { T other_zeros[]; };
 layout(set = 0, binding = 12, std430) readonly buffer OtherBias { T other_bias[]; };
+layout(set = 0, binding = 13, std430) readonly buffer Gain { VEC gain[]; };
+#elif defined(WHOLE_UNITS)
+layout(set = 0, binding = 8, std430) readonly buffer Gain { VEC gain[]; };
+layout(set = 0, binding = 9, std430) readonly buffer Summand { T summand[]; };
 #endif
 
 layout(push_constant) uniform Params

@@ -2,6 +2,7 @@
 // SPLIT teams sum parts of the same ones. Blocks are whole units of 16 bytes, and every column is whole blocks.
 // With GATED there are two matrices of one form, and the result is a function of the first product times the second:
 // columns of the first and of the second alternate among those of a team.
+// Rows may be normalized, and a summand added to the result: beside.glsl.
 // variant: f32        T=f32 VEC=vec4 EXT_INT8
 // variant: f16        T=f16 VEC=f16vec4 EXT_STORAGE16 EXT_INT8
 // variant: f32_gated  T=f32 VEC=vec4 EXT_INT8 GATED
@@ -16,6 +17,7 @@ layout(local_size_x = 128) in;
 
 #define WHOLE_UNITS
 #include "nbits.glsl"
+#include "beside.glsl"
 SPEC(4, uint, COLS, 1u);    // 1 to COLS_MAX, of both matrices together
 SPEC(5, uint, SPLIT, 1u);   // 1, 2 or 4
 SPEC(11, uint, HELD, 4u);   // rows that an invocation holds sums of: at least m
@@ -36,6 +38,7 @@ const uint TEAMS = 4u;     // rust: of a work-group
 const uint UNIT = 4u * CODES;
 
 shared float sums[ROWS * COLS_MAX * LANES * TEAMS];
+shared float squares[ROWS * LANES * TEAMS];
 
 void main()
 {
@@ -45,7 +48,9 @@ void main()
     uint first = (linear_group() * (TEAMS / SPLIT) + team / SPLIT) * (COLS / MATRICES);
     uint units = p.words / 4u;
     float own[ROWS][COLS_MAX];
+    float own_squares[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        own_squares[r] = 0.0;
         [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
             own[r][c] = 0.0;
         }
@@ -73,6 +78,10 @@ void main()
                 vec4 all = vec4(0.0);
                 [[unroll]] for (uint i = 0u; i < UNIT / 4u; ++i) {
                     x[i] = vec4(a[(r * p.k + u * UNIT) / 4u + i]);
+                    if (NORMED != 0u) {
+                        own_squares[r] += dot(x[i], x[i]);
+                        x[i] *= vec4(gain[u * UNIT / 4u + i]);
+                    }
                     all += x[i];
                 }
                 float plain = all.x + all.y + all.z + all.w;
@@ -93,6 +102,9 @@ void main()
         }
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        if (NORMED != 0u && r < HELD && r < p.m) {
+            squares[r * LANES * TEAMS + t] = own_squares[r];
+        }
         [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
             if (r < HELD && r < p.m && c < COLS) {
                 sums[(r * COLS_MAX + c) * LANES * TEAMS + t] = own[r][c];
@@ -103,6 +115,9 @@ void main()
     for (uint step = LANES / 2u; step > 0u; step /= 2u) {
         if (lane < step) {
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                if (NORMED != 0u && r < HELD && r < p.m) {
+                    squares[r * LANES * TEAMS + t] += squares[r * LANES * TEAMS + t + step];
+                }
                 [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
                     if (r < HELD && r < p.m && c < COLS) {
                         uint at = (r * COLS_MAX + c) * LANES * TEAMS + t;
@@ -119,15 +134,29 @@ void main()
     if (team % SPLIT == 0u && c % MATRICES == 0u && r < p.m && r < ROWS && c < COLS && column < p.n) {
         float v = BIASED != 0u ? float(bias[column]) : 0.0;
         uint from = (r * COLS_MAX + c) * LANES * TEAMS + team * LANES;
+        float factor = 1.0;
+        if (NORMED != 0u) {
+            float all = 0.0;
+            for (uint s = 0u; s < SPLIT; ++s) {
+                all += squares[(r * TEAMS + team + s) * LANES];
+            }
+            factor = row_factor(all);
+        }
         for (uint s = 0u; s < SPLIT; ++s) {
-            v += sums[from + s * LANES];
+            float part = sums[from + s * LANES];
+            v += NORMED != 0u ? factor * part : part;
         }
 #ifdef GATED
         float other = BIASED != 0u ? float(other_bias[column]) : 0.0;
         for (uint s = 0u; s < SPLIT; ++s) {
-            other += sums[from + LANES * TEAMS + s * LANES];
+            float part = sums[from + LANES * TEAMS + s * LANES];
+            other += NORMED != 0u ? factor * part : part;
         }
         v = activate(v, ACTIVATION, uintBitsToFloat(ACT_A), uintBitsToFloat(ACT_B)) * other;
+#else
+        if (SUMMED != 0u) {
+            v += float(summand[r * p.n + column]);
+        }
 #endif
         y[r * p.n + column] = T(v);
     }

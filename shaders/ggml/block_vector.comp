@@ -2,6 +2,7 @@
 // ones. An invocation takes 32 elements at a time.
 // With GATED there are two matrices of one form, and the result is a function of the first product times the second:
 // columns of the first and of the second alternate among those of a team.
+// Rows may be normalized, and a summand added to the result: beside.glsl.
 // variant: f32        T=f32 VEC=vec4
 // variant: f16        T=f16 VEC=f16vec4 EXT_STORAGE16
 // variant: f32_gated  T=f32 VEC=vec4 GATED
@@ -32,12 +33,20 @@ const uint MATRICES = 1u;
 layout(set = 0, binding = 0, std430) restrict readonly buffer A { VEC a[]; };
 layout(set = 0, binding = 2, std430) restrict readonly buffer Bias { T bias[]; };
 layout(set = 0, binding = 3, std430) restrict writeonly buffer Y { T y[]; };
+#ifdef GATED
+layout(set = 0, binding = 5, std430) restrict readonly buffer Gain { VEC gain[]; };
+#else
+layout(set = 0, binding = 4, std430) restrict readonly buffer Gain { VEC gain[]; };
+layout(set = 0, binding = 5, std430) restrict readonly buffer Summand { T summand[]; };
+#endif
 
 layout(push_constant) uniform Params
 {
     uint m, n, k;
     uint row_bytes;  // of the blocks of one column
 } p;
+
+#include "beside.glsl"
 
 const uint ROWS = 4u;      // rust: the most rows
 const uint COLS_MAX = 4u;  // rust: the most columns of a team
@@ -46,6 +55,7 @@ const uint TEAMS = 4u;     // rust: of a work-group
 const uint UNIT = 32u;     // rust: elements that an invocation takes at a time
 
 shared float sums[ROWS * COLS_MAX * LANES * TEAMS];
+shared float squares[ROWS * LANES * TEAMS];
 
 void main()
 {
@@ -55,7 +65,9 @@ void main()
     uint first = (linear_group() * (TEAMS / SPLIT) + team / SPLIT) * (COLS / MATRICES);
     uint units = p.k / UNIT;
     float own[ROWS][COLS_MAX];
+    float own_squares[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        own_squares[r] = 0.0;
         [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
             own[r][c] = 0.0;
         }
@@ -83,6 +95,10 @@ void main()
                     vec4 all = vec4(0.0);
                     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
                         x[i] = vec4(a[(r * p.k + k) / 4u + i]);
+                        if (NORMED != 0u) {
+                            own_squares[r] += dot(x[i], x[i]);
+                            x[i] *= vec4(gain[k / 4u + i]);
+                        }
                         all += x[i];
                     }
                     float plain = all.x + all.y + all.z + all.w;
@@ -101,6 +117,9 @@ void main()
         }
     }
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        if (NORMED != 0u && r < HELD && r < p.m) {
+            squares[r * LANES * TEAMS + t] = own_squares[r];
+        }
         [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
             if (r < HELD && r < p.m && c < COLS) {
                 sums[(r * COLS_MAX + c) * LANES * TEAMS + t] = own[r][c];
@@ -111,6 +130,9 @@ void main()
     for (uint step = LANES / 2u; step > 0u; step /= 2u) {
         if (lane < step) {
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                if (NORMED != 0u && r < HELD && r < p.m) {
+                    squares[r * LANES * TEAMS + t] += squares[r * LANES * TEAMS + t + step];
+                }
                 [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
                     if (r < HELD && r < p.m && c < COLS) {
                         uint at = (r * COLS_MAX + c) * LANES * TEAMS + t;
@@ -127,15 +149,29 @@ void main()
     if (team % SPLIT == 0u && c % MATRICES == 0u && r < p.m && r < ROWS && c < COLS && column < p.n) {
         float v = BIASED != 0u ? float(bias[column]) : 0.0;
         uint from = (r * COLS_MAX + c) * LANES * TEAMS + team * LANES;
+        float factor = 1.0;
+        if (NORMED != 0u) {
+            float all = 0.0;
+            for (uint s = 0u; s < SPLIT; ++s) {
+                all += squares[(r * TEAMS + team + s) * LANES];
+            }
+            factor = row_factor(all);
+        }
         for (uint s = 0u; s < SPLIT; ++s) {
-            v += sums[from + s * LANES];
+            float part = sums[from + s * LANES];
+            v += NORMED != 0u ? factor * part : part;
         }
 #ifdef GATED
         float other = 0.0;
         for (uint s = 0u; s < SPLIT; ++s) {
-            other += sums[from + LANES * TEAMS + s * LANES];
+            float part = sums[from + LANES * TEAMS + s * LANES];
+            other += NORMED != 0u ? factor * part : part;
         }
         v = activate(v, ACTIVATION, uintBitsToFloat(ACT_A), uintBitsToFloat(ACT_B)) * other;
+#else
+        if (SUMMED != 0u) {
+            v += float(summand[r * p.n + column]);
+        }
 #endif
         y[r * p.n + column] = T(v);
     }

@@ -2,6 +2,7 @@
 // its strides are multiples of that. With columns of B contiguous a team of 32 invocations sums one column, else an
 // invocation sums a part of four columns.
 // With GATED the result is a function of that product times another of the same A with a second matrix as B is.
+// Rows may be normalized: beside.glsl.
 // variant: f32                T=f32 VEC=vec4
 // variant: f16                T=f16 VEC=f16vec4 EXT_STORAGE16
 // variant: f32_columns        T=f32 VEC=vec4 COLUMNS
@@ -18,6 +19,7 @@
 #include "spec.glsl"
 #include "activation.glsl"
 #include "product.glsl"
+#include "beside.glsl"
 
 LOCAL_SIZE(0, 256);
 SPEC(2, uint, BIASED, 0u);
@@ -45,9 +47,16 @@ layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #ifdef GATED
 layout(set = 0, binding = 4, std430) readonly buffer OtherB { STORED other_b[]; };
+#define GAIN_AT 5
 const uint MATRICES = 2u;
 #else
+#define GAIN_AT 4
 const uint MATRICES = 1u;
+#endif
+#ifdef COLUMNS
+layout(set = 0, binding = GAIN_AT, std430) readonly buffer Gain { VEC gain[]; };
+#else
+layout(set = 0, binding = GAIN_AT, std430) readonly buffer Gain { T gain[]; };
 #endif
 
 const uint ROWS = 4u;     // rust: the most rows
@@ -104,15 +113,45 @@ vec4 next(inout vec4 own[ROWS])
 }
 
 #ifdef COLUMNS
-// A sum, with the products of EACH elements of A from the fours at `at` on, and of B.
-vec4 with_products(vec4 sum, uint at, WEIGHTS weights)
+// Four elements of A, at `at` among fours, times their gain at `k`.
+vec4 gained(uint at, uint k)
+{
+    vec4 x = vec4(a[at]);
+    return NORMED != 0u ? x * vec4(gain[k]) : x;
+}
+
+// A sum, with the products of EACH elements of A from the fours at `at` on, and of B; their gain begins at `k`.
+vec4 with_products(vec4 sum, uint at, uint k, WEIGHTS weights)
 {
 #ifdef EIGHT
-    sum = fma(vec4(a[at]), vec4(unpackHalf2x16(weights.x), unpackHalf2x16(weights.y)), sum);
-    return fma(vec4(a[at + 1u]), vec4(unpackHalf2x16(weights.z), unpackHalf2x16(weights.w)), sum);
+    sum = fma(gained(at, k), vec4(unpackHalf2x16(weights.x), unpackHalf2x16(weights.y)), sum);
+    return fma(gained(at + 1u, k + 1u), vec4(unpackHalf2x16(weights.z), unpackHalf2x16(weights.w)), sum);
 #else
-    return fma(vec4(a[at]), weights, sum);
+    return fma(gained(at, k), weights, sum);
 #endif
+}
+
+// The sum of the squares of EACH elements of A.
+float squares_of(uint at)
+{
+    vec4 x = vec4(a[at]);
+    float sum = dot(x, x);
+#ifdef EIGHT
+    x = vec4(a[at + 1u]);
+    sum += dot(x, x);
+#endif
+    return sum;
+}
+#else
+// The element of A at `at`, of row `row`, times the gain at `k`; its square is added to those of the row.
+float gained(uint at, uint k, uint row, inout vec4 squares)
+{
+    float x = float(a[at]);
+    if (NORMED != 0u) {
+        squares[row] = fma(x, x, squares[row]);
+        x *= float(gain[k]);
+    }
+    return x;
 }
 #endif
 
@@ -124,6 +163,8 @@ void main()
     uint b_at = p.b_first + batch / p.inner * p.b_outer + batch % p.inner * p.b_inner;
     vec4 own[ROWS];
     vec4 other[ROWS];
+    // Of the squares of each row.
+    vec4 squares = vec4(0.0);
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         own[r] = vec4(0.0);
         other[r] = vec4(0.0);
@@ -146,14 +187,24 @@ void main()
                     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                         if (r < HELD && r < p.m) {
                             uint at = (a_at + r * p.a_row + (k + i * TEAM) * EACH) / 4u;
-                            own[r] = with_products(own[r], at, weights[i]);
+                            uint gain_at = (k + i * TEAM) * EACH / 4u;
+                            own[r] = with_products(own[r], at, gain_at, weights[i]);
 #ifdef GATED
-                            other[r] = with_products(other[r], at, others[i]);
+                            other[r] = with_products(other[r], at, gain_at, others[i]);
 #endif
+                            if (NORMED != 0u) {
+                                squares[r] += squares_of(at);
+                            }
                         }
                     }
                 }
             }
+        }
+    }
+    // With the sum of four they have room beside it.
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        if (NORMED != 0u) {
+            own[r] = vec4(own[r].x + own[r].y + own[r].z + own[r].w, squares[r], 0.0, 0.0);
         }
     }
     for (uint r = 0u; r < p.m; ++r) {
@@ -164,7 +215,11 @@ void main()
         vec4 rest = vec4(0.0);
 #endif
         if (part == 0u) {
-            store(batch, r, col, all.x + all.y + all.z + all.w, rest.x + rest.y + rest.z + rest.w);
+            vec2 sum = vec2(all.x + all.y + all.z + all.w, rest.x + rest.y + rest.z + rest.w);
+            if (NORMED != 0u) {
+                sum = row_factor(all.y) * vec2(all.x, sum.y);
+            }
+            store(batch, r, col, sum.x, sum.y);
         }
     }
 #else
@@ -191,7 +246,7 @@ void main()
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 if (r < HELD && r < p.m) {
                     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                        float x = float(a[a_at + r * p.a_row + (k + i * parts) * p.a_col]);
+                        float x = gained(a_at + r * p.a_row + (k + i * parts) * p.a_col, k + i * parts, r, squares);
                         own[r] += x * weights[i];
 #ifdef GATED
                         other[r] += x * others[i];
@@ -208,7 +263,7 @@ void main()
             from += step;
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 if (r < HELD && r < p.m) {
-                    float x = float(a[a_at + r * p.a_row + k * p.a_col]);
+                    float x = gained(a_at + r * p.a_row + k * p.a_col, k, r, squares);
                     own[r] += x * weights;
 #ifdef GATED
                     other[r] += x * others;
@@ -216,6 +271,9 @@ void main()
                 }
             }
         }
+    }
+    if (NORMED != 0u) {
+        squares = total(squares, part, parts, ACROSS);
     }
     for (uint r = 0u; r < p.m; ++r) {
         vec4 all = total(next(own), part, parts, ACROSS);
@@ -225,6 +283,11 @@ void main()
         vec4 rest = vec4(0.0);
 #endif
         if (part == 0u) {
+            if (NORMED != 0u) {
+                float factor = row_factor(squares[r]);
+                all *= factor;
+                rest *= factor;
+            }
             [[unroll]] for (uint i = 0u; i < 4u; ++i) {
                 store(batch, r, col + i, all[i], rest[i]);
             }

@@ -242,6 +242,21 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         None
     }
 
+    /// This operator with the rows of its input 0, along the last axis, normalized before it reads them: divided by the root
+    /// of their mean square plus `epsilon`, then multiplied by a gain, where a kernel for `device` does both at once. Of its
+    /// inputs `Next(0)` is the rows and `Next(1)` the gain, as many elements as a row.
+    fn with_normalized_rows(&self, cx: &OpCx, epsilon: f32, device: &DeviceInfo) -> Option<Absorbed> {
+        let _ = (cx, epsilon, device);
+        None
+    }
+
+    /// This operator with a summand of its output, a tensor of the same type and shape, where a kernel for `device` does both
+    /// at once. Of its inputs `Next(0)` is the summand.
+    fn with_summand(&self, cx: &OpCx, device: &DeviceInfo) -> Option<Absorbed> {
+        let _ = (cx, device);
+        None
+    }
+
     /// The activation this operator is, where it is one of a single data input.
     fn as_activation(&self, cx: &OpCx) -> Option<Activation> {
         let _ = cx;

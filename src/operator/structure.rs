@@ -41,6 +41,15 @@ pub enum Structure<'a> {
         /// Whether the mean is subtracted.
         center: bool,
     },
+    /// The sum of inputs 0 and 1, of which the second may be repeated, and of a bias, the last input where there is one,
+    /// normalized over the last axis as [`Structure::LayerNormalization`] is, times a scale, input 2, plus, with the mean, input
+    /// 3. Output 3 is the sum.
+    SumNormalization {
+        /// Added to the variance.
+        epsilon: f32,
+        /// Whether the mean is subtracted.
+        center: bool,
+    },
     /// Dimension `i` of the output is dimension `perm[i]` of the input.
     Transpose {
         /// The order, where it is written out.

@@ -197,6 +197,13 @@ impl<T: Real> RealIo<'_, T> {
         Ok((out, RealInputs { floats: inputs, halves: &self.halves, others: &self.others }))
     }
 
+    /// Gives the kernel other elements as input `index`.
+    pub(crate) fn replace_input(&mut self, index: usize, elements: Vec<T>) {
+        if let Some(input) = self.inputs.get_mut(index) {
+            *input = Some(Cow::Owned(elements));
+        }
+    }
+
     /// The inputs.
     pub(crate) fn inputs(&self) -> RealInputs<'_, T> {
         RealInputs { floats: &self.inputs, halves: &self.halves, others: &self.others }

@@ -8,10 +8,15 @@ mod batcher_errors;
 mod conversation;
 #[path = "../support/devices.rs"]
 mod devices;
+#[cfg(all(feature = "vulkan", feature = "opencl"))]
+#[path = "../support/disguise.rs"]
+mod disguise;
 mod embed;
 mod encoder;
 #[cfg(feature = "grammar")]
 mod grammar;
+#[cfg(all(feature = "vulkan", feature = "opencl"))]
+mod joined;
 mod pages;
 #[path = "../support/protobuf.rs"]
 mod protobuf;

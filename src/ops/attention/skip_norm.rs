@@ -12,7 +12,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::norm::{statistics, teams};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure};
 use crate::shape::Shape;
 use crate::simd::wide;
 
@@ -73,6 +73,10 @@ impl SkipNorm {
 impl Operator for SkipNorm {
     fn name(&self) -> &'static str {
         if self.center { "SkipLayerNormalization" } else { "SkipSimplifiedLayerNormalization" }
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::SumNormalization { epsilon: self.epsilon, center: self.center })
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -11,6 +11,7 @@ use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
 use crate::ops::linalg::coded;
 use crate::ops::linalg::gated::gated;
+use crate::ops::linalg::joined::{self, Beside, FewRows};
 use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{
@@ -90,10 +91,40 @@ impl Operator for GatedBlocks {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        real_kernel(self.name(), cx, Run { sizes: self.resolve(cx)?, activation: self.activation })
+        real_kernel(self.name(), cx, self.native(cx)?)
+    }
+
+    fn with_normalized_rows(&self, cx: &OpCx, epsilon: f32, device: &DeviceInfo) -> Option<Absorbed> {
+        joined::with_normalized_rows(self, cx, epsilon, device)
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        self.lower_beside(cx, &Beside::default(), lower)
+    }
+}
+
+impl FewRows for GatedBlocks {
+    type Native = Run;
+
+    const NORMED: &'static str = "NormedGatedBlocks";
+    const SUMMED: Option<[&'static str; 2]> = None;
+
+    fn inputs(&self) -> usize {
+        OTHER + 1
+    }
+
+    fn native(&self, cx: &OpCx) -> Result<Run, OpError> {
+        Ok(Run { sizes: self.resolve(cx)?, activation: self.activation })
+    }
+
+    fn is_few(&self, cx: &OpCx, _summed: bool, device: &DeviceInfo) -> bool {
+        let m = self.resolve(cx).map_or(0, |sizes| sizes.m);
+        let kernel = cx.dtype(A).ok().and_then(|t| variants::BlockVector { t, gated: true }.id().ok());
+        let runs = kernel.is_some_and(|kernel| Lowering::new(device).can_run(kernel));
+        runs && (1..=block_vector::ROWS).contains(&m)
+    }
+
+    fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { m, b, .. } = self.resolve(cx)?;
         if m > block_vector::ROWS {
             return Err(OpError::unsupported(format!("a gate of products of {m} rows on a device")));
@@ -113,7 +144,7 @@ impl Operator for GatedBlocks {
         let (cols, split) = coded::teams(b.rows, b.k / block_vector::UNIT);
         let cols = cols.min(block_vector::COLS_MAX / 2);
         let (code, [act_a, act_b]) = self.activation.code();
-        let spec = [
+        let mut spec = vec![
             (spec::blocks::TYPE, b.blocks as u32),
             (spec::block_vector::COLS, 2 * cols as u32),
             (spec::block_vector::SPLIT, split as u32),
@@ -122,8 +153,9 @@ impl Operator for GatedBlocks {
             (spec::block_vector::ACT_A, act_a.to_bits()),
             (spec::block_vector::ACT_B, act_b.to_bits()),
         ];
+        spec.extend(beside.constants());
         let inputs = [A, B, OTHER].map(Operand::Input);
-        let args = [inputs[0], inputs[1], Operand::Unused, Operand::Output(0), inputs[2]];
+        let args = [inputs[0], inputs[1], Operand::Unused, Operand::Output(0), inputs[2], beside.gain()];
         let kernel = variants::BlockVector { t: cx.dtype(A)?, gated: true }.id()?;
         let groups = b.rows.div_ceil(cols * block_vector::TEAMS / split) as u64;
         let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
@@ -131,7 +163,8 @@ impl Operator for GatedBlocks {
     }
 }
 
-struct Run {
+/// The native function.
+pub(crate) struct Run {
     sizes: Sizes,
     activation: Activation,
 }

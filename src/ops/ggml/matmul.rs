@@ -15,6 +15,7 @@ use crate::kernel::codes::block_vector;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
 use crate::ops::linalg::coded::{self, FEW_ROWS, Matrices};
+use crate::ops::linalg::joined::{self, Beside, FewRows};
 use crate::ops::movement::region::word;
 use crate::ops::real::{
     FLOATS_TO_32, Real, RealInputs, RealIo, RealKernel, as_f32s, as_f32s_mut, real_kernel,
@@ -42,7 +43,7 @@ pub struct MatMulBlocks {
 
 /// A [`MatMulBlocks`] for given inputs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     pub(super) b: Rows,
     rounds: bool,
     pub(super) m: usize,
@@ -58,6 +59,62 @@ impl MatMulBlocks {
             return Err(cx.shape_error(BIAS, format!("{} elements", self.b.rows)));
         }
         Ok(Sizes { b: self.b, rounds: self.rounds, m: outer.iter().product() })
+    }
+}
+
+impl FewRows for MatMulBlocks {
+    type Native = Sizes;
+
+    const NORMED: &'static str = "NormedBlocks";
+    const SUMMED: Option<[&'static str; 2]> = Some(["SummedBlocks", "NormedSummedBlocks"]);
+
+    fn inputs(&self) -> usize {
+        BIAS + 1
+    }
+
+    fn native(&self, cx: &OpCx) -> Result<Sizes, OpError> {
+        self.resolve(cx)
+    }
+
+    fn is_few(&self, cx: &OpCx, _summed: bool, device: &DeviceInfo) -> bool {
+        let m = self.resolve(cx).map_or(0, |sizes| sizes.m);
+        let kernel = cx.dtype(A).ok().and_then(|t| variants::BlockVector { t, gated: false }.id().ok());
+        let runs = kernel.is_some_and(|kernel| Lowering::new(device).can_run(kernel));
+        runs && (1..=block_vector::ROWS).contains(&m)
+    }
+
+    fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let Sizes { m, b, .. } = self.resolve(cx)?;
+        word(m.saturating_mul(b.k.max(b.rows)))?;
+        word(cx.input(B)?.bytes())?;
+        if m > block_vector::ROWS {
+            return Err(OpError::unsupported(format!("a product of {m} rows on a device")));
+        }
+        if m == 0 {
+            return Ok(());
+        }
+        let bias = if cx.has(BIAS) { Operand::Input(BIAS) } else { Operand::Unused };
+        let [a, codes] = [A, B].map(Operand::Input);
+        let args = [a, codes, bias, Operand::Output(0), beside.gain(), beside.summand()];
+        let (cols, split) = coded::teams(b.rows, b.k / block_vector::UNIT);
+        let mut spec = vec![
+            (spec::blocks::TYPE, b.blocks as u32),
+            (spec::block_vector::BIASED, cx.has(BIAS).into()),
+            (spec::block_vector::COLS, cols as u32),
+            (spec::block_vector::SPLIT, split as u32),
+            (spec::block_vector::HELD, m.next_power_of_two() as u32),
+        ];
+        spec.extend(beside.constants());
+        let params = params::BlockVector {
+            m: word(m)?,
+            n: word(b.rows)?,
+            k: word(b.k)?,
+            row_bytes: word(b.row_bytes())?,
+        };
+        let groups = b.rows.div_ceil(cols * block_vector::TEAMS / split) as u64;
+        let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
+        let kernel = variants::BlockVector { t: cx.dtype(A)?, gated: false }.id()?;
+        lower.dispatch(kernel, &spec, &args, &params, grid)
     }
 }
 
@@ -91,6 +148,14 @@ impl Operator for MatMulBlocks {
         GatedBlocks::of((self, cx), (other.downcast_ref()?, other_cx), activation, device)
     }
 
+    fn with_normalized_rows(&self, cx: &OpCx, epsilon: f32, device: &DeviceInfo) -> Option<Absorbed> {
+        joined::with_normalized_rows(self, cx, epsilon, device)
+    }
+
+    fn with_summand(&self, cx: &OpCx, device: &DeviceInfo) -> Option<Absorbed> {
+        joined::with_summand(self, cx, device)
+    }
+
     fn cost(&self, cx: &OpCx) -> Cost {
         let m = self.resolve(cx).map_or(0, |s| s.m);
         Cost { flops: Cost::product(&[2, m, self.b.rows, self.b.k]), bytes: cx.bytes_touched() }
@@ -104,6 +169,9 @@ impl Operator for MatMulBlocks {
         let Sizes { m, b, .. } = self.resolve(cx)?;
         let t = cx.dtype(A)?;
         let bias = cx.has(BIAS);
+        if m <= block_vector::ROWS {
+            return self.lower_beside(cx, &Beside::default(), lower);
+        }
         word(m.saturating_mul(b.k.max(b.rows)))?;
         word(cx.input(B)?.bytes())?;
         let params = params::BlockTile {
@@ -119,30 +187,6 @@ impl Operator for MatMulBlocks {
             Operand::Output(0),
         ];
         let spec = [(spec::blocks::TYPE, b.blocks as u32)];
-        if m == 0 {
-            return Ok(());
-        }
-        if m <= block_vector::ROWS {
-            let (cols, split) = coded::teams(b.rows, b.k / block_vector::UNIT);
-            let spec = [
-                spec[0],
-                (spec::block_vector::BIASED, bias.into()),
-                (spec::block_vector::COLS, cols as u32),
-                (spec::block_vector::SPLIT, split as u32),
-                (spec::block_vector::HELD, m.next_power_of_two() as u32),
-            ];
-            let params::BlockTile { m, n, k, row_bytes } = params;
-            let params = params::BlockVector { m, n, k, row_bytes };
-            let groups = b.rows.div_ceil(cols * block_vector::TEAMS / split) as u64;
-            let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
-            return lower.dispatch(
-                variants::BlockVector { t, gated: false }.id()?,
-                &spec,
-                &args,
-                &params,
-                grid,
-            );
-        }
         // Rows of float16 alone: this kernel does not round rows.
         let kernel = |side| variants::BlockMatrix { t, side }.id().ok();
         if let Some(matrices) = Matrices::of(lower, [m, b.rows], kernel) {

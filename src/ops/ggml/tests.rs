@@ -2,6 +2,7 @@ use super::{BlockType, GatedBlocks, GatherBlocks, MatMulBlocks, Rows, rounded};
 use crate::dot::Unit;
 use crate::expr::Function;
 use crate::graph::Tensor;
+use crate::ops::linalg::joined::tests::check_joined;
 use crate::ops::test_util::{assert_near, facts, run_cpu, tensor, tensor_of, values};
 use crate::ops::{Activation, Operator};
 
@@ -230,4 +231,29 @@ fn misfits_are_errors() {
     assert!(!infers(48, 48, 96, BlockType::Q40));
     assert!(!infers(64, 64, 432, BlockType::Q4K));
     assert!(!infers(0, 0, 0, BlockType::F32));
+}
+
+/// Products with the normalization before them and a sum after them.
+#[test]
+fn products_are_joined_with_norms_and_sums() {
+    for (m, n, k, blocks) in [
+        (1, 7, 4352, BlockType::Q80),
+        (2, 2051, 512, BlockType::Q4K),
+        (3, 6, 288, BlockType::Q51),
+        (4, 5, 256, BlockType::F16),
+    ] {
+        let b = Rows { blocks, rows: n, k };
+        let (weights, numbers) = rows(b);
+        // Sums stay near 1, and so does what is lost where they cancel.
+        let squares: f64 = numbers.iter().map(|v| f64::from(*v).powi(2)).sum();
+        let large = (squares / b.rows as f64).sqrt() as f32;
+        let a: Vec<f32> = values(m * b.k, 1).into_iter().map(|v| v / large).collect();
+        let a = Tensor::new([1, m, b.k], &a).unwrap();
+        let plain = MatMulBlocks { b, rounds: false };
+        let mut inputs = vec![Some(a), Some(weights.clone())];
+        check_joined(&plain, &inputs, large, 2e-4);
+        inputs.push(Some(weights));
+        let gated = GatedBlocks { b, rounds: false, activation: Activation::of(Function::Relu) };
+        check_joined(&gated, &inputs, large, 2e-4);
+    }
 }

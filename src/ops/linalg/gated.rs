@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::device::{Product, Source};
+use super::joined::{self, Beside, FewRows};
 use super::matmul::{Dims, MatMul, Run};
 use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
@@ -89,24 +90,53 @@ impl Operator for GatedMatMul {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let sizes = [cx.input(0)?.elements(), cx.input(1)?.elements()];
-        let run = Run { dims: self.resolve(cx)?, sizes, op: self.plain() };
-        real_kernel(self.name(), cx, Gated { run, activation: self.activation })
+        real_kernel(self.name(), cx, self.native(cx)?)
+    }
+
+    fn with_normalized_rows(&self, cx: &OpCx, epsilon: f32, device: &DeviceInfo) -> Option<Absorbed> {
+        joined::with_normalized_rows(self, cx, epsilon, device)
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        self.lower_beside(cx, &Beside::default(), lower)
+    }
+}
+
+impl FewRows for GatedMatMul {
+    type Native = Gated;
+
+    const NORMED: &'static str = "NormedGatedMatMul";
+    const SUMMED: Option<[&'static str; 2]> = None;
+
+    fn inputs(&self) -> usize {
+        3
+    }
+
+    fn native(&self, cx: &OpCx) -> Result<Gated, OpError> {
+        let sizes = [cx.input(0)?.elements(), cx.input(1)?.elements()];
+        let run = Run { dims: self.resolve(cx)?, sizes, op: self.plain() };
+        Ok(Gated { run, activation: self.activation })
+    }
+
+    fn is_few(&self, cx: &OpCx, _summed: bool, device: &DeviceInfo) -> bool {
+        let product = self.products(cx).ok();
+        product.is_some_and(|(product, _)| product.is_few(true, &Lowering::new(device)))
+    }
+
+    fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let (product, other) = self.products(cx)?;
         if product.m == 0 || product.n == 0 || product.pairs.is_empty() {
             return Ok(());
         }
-        if product.lower_wide_vectors(Some(other.operand), lower)? {
+        if product.lower_wide_vectors(Some(other.operand), beside, lower)? {
             return Ok(());
         }
         Err(OpError::unsupported(format!("a gate of products of {} rows on a device", product.m)))
     }
 }
 
-struct Gated {
+/// The native function.
+pub(crate) struct Gated {
     run: Run,
     activation: Activation,
 }

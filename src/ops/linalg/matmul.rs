@@ -7,6 +7,7 @@ use super::device::{Product, Source};
 use super::gated::GatedMatMul;
 use super::half_product::half_product_around;
 use super::integer::{Int, add_product};
+use super::joined::{self, Beside, FewRows};
 use super::product::{Around, Mat, Threads, product_around};
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
@@ -51,6 +52,55 @@ impl MatMul {
         let &[n, k] = b.shape.dims() else { return Err(cx.shape_error(1, "two dimensions")) };
         let b = TensorInfo::new(b.dtype, Shape::new([k, n])?);
         Dims::resolve(&OpCx::for_infer(vec![Some(Fact::of(a.clone())), Some(Fact::of(b))], 1))
+    }
+
+    /// The native function of it.
+    fn run(&self, cx: &OpCx) -> Result<Run, OpError> {
+        let sizes = [cx.input(0)?.elements(), cx.input(1)?.elements()];
+        Ok(Run { dims: self.resolve(cx)?, sizes, op: self.clone() })
+    }
+
+    /// The product on a device.
+    fn product(&self, cx: &OpCx) -> Result<Product, OpError> {
+        let dims = self.resolve(cx)?;
+        let mut product = Product::of(cx, &dims)?;
+        product.b = Source::input(cx, 1, dims.k, dims.n, self.transposed)?;
+        product.c = self.biased.then_some((Operand::Input(2), [0, 1]));
+        product.activation = self.activation;
+        Ok(product)
+    }
+}
+
+impl FewRows for MatMul {
+    type Native = Run;
+
+    const NORMED: &'static str = "NormedMatMul";
+    const SUMMED: Option<[&'static str; 2]> = Some(["SummedMatMul", "NormedSummedMatMul"]);
+
+    fn inputs(&self) -> usize {
+        if self.biased { 3 } else { 2 }
+    }
+
+    fn native(&self, cx: &OpCx) -> Result<Run, OpError> {
+        self.run(cx)
+    }
+
+    fn is_few(&self, cx: &OpCx, summed: bool, device: &DeviceInfo) -> bool {
+        // The kernel has one summand, which an activation is applied to.
+        let plain = !self.biased && self.activation == Activation::None;
+        let product = self.product(cx).ok().filter(|p| p.is_few(false, &Lowering::new(device)));
+        product.is_some() && (plain || !summed)
+    }
+
+    fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let mut product = self.product(cx)?;
+        if let Some(summand) = beside.summand {
+            product.c = Some((summand, [product.n, 1]));
+        }
+        match product.lower_wide_vectors(None, beside, lower)? {
+            true => Ok(()),
+            false => Err(OpError::unsupported(format!("a product of {} rows on a device", product.m))),
+        }
     }
 }
 
@@ -229,8 +279,7 @@ impl Operator for MatMul {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let sizes = [cx.input(0)?.elements(), cx.input(1)?.elements()];
-        let run = Run { dims: self.resolve(cx)?, sizes, op: self.clone() };
+        let run = self.run(cx)?;
         match cx.dtype(0)? {
             DType::I32 => Ok(integers::<i32>(run)),
             DType::I64 => Ok(integers::<i64>(run)),
@@ -241,12 +290,7 @@ impl Operator for MatMul {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let dims = self.resolve(cx)?;
-        let mut product = Product::of(cx, &dims)?;
-        product.b = Source::input(cx, 1, dims.k, dims.n, self.transposed)?;
-        product.c = self.biased.then_some((Operand::Input(2), [0, 1]));
-        product.activation = self.activation;
-        product.lower(lower)
+        self.product(cx)?.lower(lower)
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
@@ -269,6 +313,14 @@ impl Operator for MatMul {
         GatedMatMul::of((self, cx), (other.downcast_ref()?, other_cx), activation, device)
     }
 
+    fn with_normalized_rows(&self, cx: &OpCx, epsilon: f32, device: &DeviceInfo) -> Option<Absorbed> {
+        joined::with_normalized_rows(self, cx, epsilon, device)
+    }
+
+    fn with_summand(&self, cx: &OpCx, device: &DeviceInfo) -> Option<Absorbed> {
+        joined::with_summand(self, cx, device)
+    }
+
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
         if let Some(absorbed) = absorb::with_activation(self, cx, next, next_cx) {
             return Some(absorbed);
@@ -287,7 +339,7 @@ impl Operator for MatMul {
 }
 
 /// The native function.
-pub(super) struct Run {
+pub(crate) struct Run {
     pub(super) dims: Dims,
     /// Elements of A and of B.
     pub(super) sizes: [usize; 2],

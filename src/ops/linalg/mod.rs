@@ -10,6 +10,7 @@ pub(crate) mod gated;
 mod gemm_op;
 mod half_product;
 mod integer;
+pub(crate) mod joined;
 pub(crate) mod matmul;
 pub(crate) mod product;
 pub(crate) mod share;

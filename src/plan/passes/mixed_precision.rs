@@ -201,15 +201,17 @@ impl HalfRewriter<'_> {
         found
     }
 
-    /// The outputs' infos, where `node` accepts the facts and all its `float32` outputs become `float16`.
+    /// The outputs' infos, where `node` accepts the facts and its `float32` outputs become `float16`; those after the first
+    /// may stay, as statistics do.
     fn accepts(&self, node: &FlowNode, cx: &OpCx) -> Option<Vec<TensorInfo>> {
         let outputs = node.op.infer(cx).ok()?;
-        let fits = |(v, info): (&ValueId, &TensorInfo)| {
+        let fits = |(i, (v, info)): (usize, (&ValueId, &TensorInfo))| {
             let old = &self.flow.values[*v].info;
             let dtype = if old.dtype == DType::F32 { DType::F16 } else { old.dtype };
-            info.shape == old.shape && info.dtype == dtype
+            info.shape == old.shape && (info.dtype == dtype || i > 0 && info.dtype == old.dtype)
         };
-        let all = outputs.len() == node.outputs.len() && node.outputs.iter().zip(&outputs).all(fits);
+        let mut each = node.outputs.iter().zip(&outputs).enumerate();
+        let all = outputs.len() == node.outputs.len() && each.all(fits);
         all.then_some(outputs)
     }
 
@@ -221,7 +223,7 @@ impl HalfRewriter<'_> {
             *input = Some(if in_half { self.half_of(v, node.device) } else { self.full_of(v, node.device) });
         }
         for (v, info) in node.outputs.iter_mut().zip(outputs) {
-            if self.is_f32(*v) {
+            if self.is_f32(*v) && info.dtype == DType::F16 {
                 let twin = self.twin(*v, info, None);
                 self.half.insert(*v, twin);
                 *v = twin;

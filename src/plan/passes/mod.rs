@@ -13,6 +13,7 @@ mod fuse_chains;
 mod join_gates;
 mod join_norms;
 mod mixed_precision;
+mod norms_in_products;
 mod place_in_images;
 mod place_nodes;
 mod quantize;
@@ -229,6 +230,14 @@ pub const PIPELINE: &[Pass] = &[
         when: |o| o.fuse,
         counts: Counts::Fused,
         run: PassFn::Flow(|flow, cx| Ok(join_norms::join_norms(flow, cx))),
+    },
+    Pass {
+        name: "norms_in_products",
+        does: "Lets products of few rows normalize the rows that they read and add the residual sum.",
+        needed: None,
+        when: |o| o.fuse,
+        counts: Counts::Fused,
+        run: PassFn::Flow(|flow, cx| Ok(norms_in_products::norms_in_products(flow, cx))),
     },
     Pass {
         name: "fuse_chains",

@@ -10,7 +10,7 @@ use crate::dot::Unit;
 use crate::dtype::{DType, Overflow};
 use crate::graph::{GraphBuilder, StorageScope, Tensor, TensorId, TensorInfo};
 use crate::kernel::Requires;
-use crate::ops::attention::{Codes, Gate, MatMulNBits};
+use crate::ops::attention::{Codes, Gate, MatMulNBits, SkipNorm};
 use crate::ops::conv::Conv;
 use crate::ops::linalg::MatMul;
 use crate::ops::movement::Transpose;
@@ -207,6 +207,7 @@ fn passes_are_left_out_by_name() {
             "fold_weights",
             "mixed_precision",
             "join_norms",
+            "norms_in_products",
             "fuse_chains",
             "update_in_place",
             "place_in_images"
@@ -424,6 +425,33 @@ fn mixed_precision_converts_around_what_must_stay() {
     assert_eq!(changed, Ok(2));
     assert_eq!(names(&flow), ["Cast", "MatMul", "Cast", "Exp", "Cast", "MatMul", "Cast"]);
     assert_eq!(flow.values[flow.outputs[0].1].info.dtype, DType::F32);
+}
+
+/// Statistics are `float32` whatever a normalization is of.
+#[test]
+fn mixed_precision_leaves_statistics_as_they_are() {
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [32.into(), 64.into()]);
+    let [w, v] = ["w", "v"].map(|name| g.constant(name, tensor(&[64, 64], u64::from(name == "v") + 1)));
+    let scale = g.constant("scale", tensor(&[64], 3));
+    let p = op(&mut g, MatMul::default(), &[x, w]);
+    let norm = Arc::new(SkipNorm { epsilon: 1e-3, center: true }) as Arc<dyn Operator>;
+    let (_, normed) = g.node("norm", norm, &[Some(x), Some(p), Some(scale)], 4);
+    let z = op(&mut g, MatMul::default(), &[normed[0], v]);
+    let y = g.op(ops::add(), &[z, normed[3]]);
+    g.output("y", y);
+    g.output("mean", normed[1]);
+    let mut flow = flow(&g.build().unwrap());
+    let half = PlanOptions { precision: Precision::F16, ..PlanOptions::default() };
+    let changed = with_cx(&[device("cpu")], half, Assignment::default(), |cx| {
+        mixed_precision::mixed_precision(&mut flow, cx)
+    });
+    assert_eq!(changed, Ok(4));
+    assert_eq!(names(&flow), ["Cast", "MatMul", "SkipLayerNormalization", "MatMul", "Add", "Cast"]);
+    let norm = &flow.nodes[2];
+    let types = norm.outputs.iter().map(|v| flow.values[*v].info.dtype);
+    assert_eq!(types.collect::<Vec<_>>(), [DType::F16, DType::F32, DType::F32, DType::F16]);
+    assert!(flow.outputs.iter().all(|(_, v)| flow.values[*v].info.dtype == DType::F32));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, grid_1d};
 use crate::ops::linalg::coded;
 use crate::ops::linalg::gated::gated;
+use crate::ops::linalg::joined::{self, Beside, FewRows};
 use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{
     Absorbed, AbsorbedInput, Activation, Cost, Fact, Lowering, OpCx, OpError, Operand, Operator,
@@ -86,10 +87,40 @@ impl Operator for GatedNBits {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        real_kernel(self.name(), cx, Run { sizes: self.resolve(cx)?, activation: self.activation })
+        real_kernel(self.name(), cx, self.native(cx)?)
+    }
+
+    fn with_normalized_rows(&self, cx: &OpCx, epsilon: f32, device: &DeviceInfo) -> Option<Absorbed> {
+        joined::with_normalized_rows(self, cx, epsilon, device)
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        self.lower_beside(cx, &Beside::default(), lower)
+    }
+}
+
+impl FewRows for GatedNBits {
+    type Native = Run;
+
+    const NORMED: &'static str = "NormedGatedNBits";
+    const SUMMED: Option<[&'static str; 2]> = None;
+
+    fn inputs(&self) -> usize {
+        2 * EACH + 1
+    }
+
+    fn native(&self, cx: &OpCx) -> Result<Run, OpError> {
+        Ok(Run { sizes: self.resolve(cx)?, activation: self.activation })
+    }
+
+    fn is_few(&self, cx: &OpCx, _summed: bool, device: &DeviceInfo) -> bool {
+        let kernel = cx.dtype(A).ok().and_then(|t| variants::NbitsWide { t, gated: true }.id().ok());
+        let runs = kernel.is_some_and(|kernel| Lowering::new(device).can_run(kernel));
+        let few = self.resolve(cx).is_ok_and(|sizes| (1..=nbits_wide::ROWS).contains(&sizes.m));
+        runs && few && self.product.is_whole()
+    }
+
+    fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { op, m, zeros } = self.resolve(cx)?;
         let kernel = variants::NbitsWide { t: cx.dtype(A)?, gated: true }.id()?;
         if m > nbits_wide::ROWS || !op.is_whole() {
@@ -108,6 +139,7 @@ impl Operator for GatedNBits {
         args.extend(matrix(0));
         args.extend([Operand::Output(0), Operand::Unused]);
         args.extend(matrix(1));
+        args.push(beside.gain());
         // Columns of both matrices are those of a team.
         let (cols, split) = coded::teams(op.n, op.k / op.unit());
         let cols = cols.min(nbits_wide::COLS_MAX / 2);
@@ -121,6 +153,7 @@ impl Operator for GatedNBits {
             (spec::nbits_wide::ACT_A, act_a.to_bits()),
             (spec::nbits_wide::ACT_B, act_b.to_bits()),
         ]);
+        spec.extend(beside.constants());
         let params: params::Nbits = op.params(m)?;
         let groups = op.n.div_ceil(cols * nbits_wide::TEAMS / split) as u64;
         let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
@@ -128,7 +161,8 @@ impl Operator for GatedNBits {
     }
 }
 
-struct Run {
+/// The native function.
+pub(crate) struct Run {
     sizes: Sizes,
     activation: Activation,
 }

@@ -24,8 +24,9 @@ use crate::kernel::codes::nbits::Zeros;
 use crate::kernel::codes::nbits_tile::TILE;
 use crate::kernel::codes::{nbits_vector, nbits_wide};
 use crate::kernel::table::{params, spec, variants};
-use crate::kernel::{NativeKernel, grid_1d};
+use crate::kernel::{KernelId, NativeKernel, grid_1d};
 use crate::ops::linalg::coded::{self, Matrices};
+use crate::ops::linalg::joined::{self, Beside, FewRows};
 use crate::ops::movement::region::word;
 use crate::ops::real::real_kernel;
 use crate::ops::window::bad;
@@ -101,7 +102,7 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
 
 /// A [`MatMulNBits`] for given inputs.
 #[derive(Clone, Copy, Debug)]
-struct Sizes {
+pub(crate) struct Sizes {
     op: MatMulNBits,
     m: usize,
     zeros: Zeros,
@@ -138,6 +139,12 @@ impl MatMulNBits {
     /// Whether every block is whole units of 16 bytes, and every column whole blocks.
     fn is_whole(&self) -> bool {
         self.block.is_multiple_of(self.unit()) && self.k.is_multiple_of(self.block)
+    }
+
+    /// The kernel for `m` rows, which are few, of whole units, where the device runs it.
+    fn wide(&self, cx: &OpCx, m: usize, lower: &Lowering<'_>) -> Option<KernelId> {
+        let kernel = variants::NbitsWide { t: cx.dtype(A).ok()?, gated: false }.id().ok()?;
+        (m <= nbits_wide::ROWS && self.is_whole() && lower.can_run(kernel)).then_some(kernel)
     }
 
     /// The constants of all kernels.
@@ -224,6 +231,66 @@ impl MatMulNBits {
     }
 }
 
+/// The arguments that all kernels have.
+fn args_of(cx: &OpCx, zeros: Zeros, book: Option<Operand>) -> Vec<Operand> {
+    let pick = |given: bool, i: usize| if given { Operand::Input(i) } else { Operand::Unused };
+    vec![
+        Operand::Input(A),
+        Operand::Input(B),
+        Operand::Input(SCALES),
+        pick(zeros == Zeros::Codes, ZEROS),
+        pick(zeros == Zeros::Numbers, ZEROS),
+        pick(cx.has(BIAS), BIAS),
+        Operand::Output(0),
+        book.unwrap_or(Operand::Unused),
+    ]
+}
+
+impl FewRows for MatMulNBits {
+    type Native = Sizes;
+
+    const NORMED: &'static str = "NormedNBits";
+    const SUMMED: Option<[&'static str; 2]> = Some(["SummedNBits", "NormedSummedNBits"]);
+
+    fn inputs(&self) -> usize {
+        BIAS + 1
+    }
+
+    fn native(&self, cx: &OpCx) -> Result<Sizes, OpError> {
+        self.resolve(cx)
+    }
+
+    fn is_few(&self, cx: &OpCx, _summed: bool, device: &DeviceInfo) -> bool {
+        let m = self.resolve(cx).map_or(0, |sizes| sizes.m);
+        m > 0 && self.wide(cx, m, &Lowering::new(device)).is_some()
+    }
+
+    fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        let Sizes { m, zeros, .. } = self.resolve(cx)?;
+        let Some(kernel) = self.wide(cx, m, lower) else {
+            return Err(OpError::unsupported(format!("a product of {m} rows on a device")));
+        };
+        let params = self.params(m)?;
+        if m == 0 {
+            return Ok(());
+        }
+        let book = self.codes.packed(lower)?;
+        let mut args = args_of(cx, zeros, book);
+        args.extend([beside.gain(), beside.summand()]);
+        let (cols, split) = coded::teams(self.n, self.k / self.unit());
+        let mut spec = self.constants(zeros, cx.has(BIAS), book);
+        spec.extend([
+            (spec::nbits_wide::COLS, cols as u32),
+            (spec::nbits_wide::SPLIT, split as u32),
+            (spec::nbits_wide::HELD, m.next_power_of_two() as u32),
+        ]);
+        spec.extend(beside.constants());
+        let groups = self.n.div_ceil(cols * nbits_wide::TEAMS / split) as u64;
+        let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
+        lower.dispatch(kernel, &spec, &args, &params, grid)
+    }
+}
+
 impl Operator for MatMulNBits {
     fn name(&self) -> &'static str {
         "MatMulNBits"
@@ -275,6 +342,14 @@ impl Operator for MatMulNBits {
         GatedNBits::of((self, cx), (other.downcast_ref()?, other_cx), activation, device)
     }
 
+    fn with_normalized_rows(&self, cx: &OpCx, epsilon: f32, device: &DeviceInfo) -> Option<Absorbed> {
+        joined::with_normalized_rows(self, cx, epsilon, device)
+    }
+
+    fn with_summand(&self, cx: &OpCx, device: &DeviceInfo) -> Option<Absorbed> {
+        joined::with_summand(self, cx, device)
+    }
+
     fn cost(&self, cx: &OpCx) -> Cost {
         let m = self.resolve(cx).map_or(0, |s| s.m);
         Cost { flops: Cost::product(&[2, m, self.n, self.k]), bytes: cx.bytes_touched() }
@@ -288,47 +363,22 @@ impl Operator for MatMulNBits {
         let Sizes { m, zeros, .. } = self.resolve(cx)?;
         let vector = m <= nbits_vector::ROWS;
         let t = cx.dtype(A)?;
-        let wide = variants::NbitsWide { t, gated: false }
-            .id()
-            .ok()
-            .filter(|kernel| vector && self.is_whole() && lower.can_run(*kernel));
-        let kernel = match wide {
-            Some(kernel) => kernel,
-            None if vector => variants::NbitsVector { t }.id()?,
-            None => variants::NbitsTile { t }.id()?,
-        };
+        if self.wide(cx, m, lower).is_some() {
+            return self.lower_beside(cx, &Beside::default(), lower);
+        }
+        let kernel =
+            if vector { variants::NbitsVector { t }.id()? } else { variants::NbitsTile { t }.id()? };
         let params = self.params(m)?;
         if !self.bytes().is_multiple_of(4) {
             return Err(OpError::unsupported(format!("columns of {} bytes on a device", self.bytes())));
         }
         let book = self.codes.packed(lower)?;
-        let pick = |given: bool, i: usize| if given { Operand::Input(i) } else { Operand::Unused };
-        let mut args = vec![
-            Operand::Input(A),
-            Operand::Input(B),
-            Operand::Input(SCALES),
-            pick(zeros == Zeros::Codes, ZEROS),
-            pick(zeros == Zeros::Numbers, ZEROS),
-            pick(cx.has(BIAS), BIAS),
-            Operand::Output(0),
-            book.unwrap_or(Operand::Unused),
-        ];
+        let mut args = args_of(cx, zeros, book);
         let matrices = self.matrices(cx, lower, t, m);
         if m == 0 {
             return Ok(());
         }
         let mut spec = self.constants(zeros, cx.has(BIAS), book);
-        if wide.is_some() {
-            let (cols, split) = coded::teams(self.n, self.k / self.unit());
-            spec.extend([
-                (spec::nbits_wide::COLS, cols as u32),
-                (spec::nbits_wide::SPLIT, split as u32),
-                (spec::nbits_wide::HELD, m.next_power_of_two() as u32),
-            ]);
-            let groups = self.n.div_ceil(cols * nbits_wide::TEAMS / split) as u64;
-            let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
-            return lower.dispatch(kernel, &spec, &args, &params, grid);
-        }
         if let Some((matrices, exponent)) = matrices {
             if t == DType::F32 {
                 let [rows, factors] = coded::rounded_rows(lower, args[A], [m, self.k])?;

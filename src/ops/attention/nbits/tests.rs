@@ -7,6 +7,7 @@ use crate::expr::Function;
 use crate::graph::Tensor;
 use crate::kernel::Requires;
 use crate::ops::AttrValue;
+use crate::ops::linalg::joined::tests::{check_joined, device as joined_device};
 use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor, tensor_of, values};
 
 fn bytes(n: usize, seed: u64) -> Vec<u8> {
@@ -180,6 +181,58 @@ fn gated_products_are_products_that_meet() {
             }
         }
     }
+}
+
+/// Products with the normalization before them and a sum after them.
+#[test]
+fn products_are_joined_with_norms_and_sums() {
+    // Columns that one team does, that several share, and more than one team has.
+    for (m, k, n, bits, block, zeros, biased) in [
+        (1, 160, 7, 4, 32, 0, true),
+        (2, 128, 6, 8, 64, 1, false),
+        (3, 256, 5, 2, 64, 2, true),
+        (4, 64, 2051, 4, 32, 1, false),
+        (1, 4160, 3, 4, 32, 2, false),
+        (2, 8192, 9, 4, 128, 1, true),
+    ] {
+        let product = MatMulNBits { k, n, bits, block, rounds: false, codes: Codes::Whole };
+        let blocks = product.blocks();
+        let matrix = |seed: u64| {
+            let codes = bytes(n * product.bytes(), seed);
+            let packed = bytes(n * product.zero_bytes(), seed + 3);
+            // Sums stay near 1, and so does what is lost where they cancel.
+            let large = 2f32.powi(bits as i32 - 2) * (k as f32).sqrt();
+            let scales: Vec<f32> = values(n * blocks, seed + 1).iter().map(|v| v / large).collect();
+            vec![
+                Some(Tensor::new([n, blocks, product.bytes() / blocks], &codes).unwrap()),
+                Some(Tensor::new([n, blocks], &scales).unwrap()),
+                match zeros {
+                    0 => None,
+                    1 => Some(Tensor::new([n * product.zero_bytes()], &packed).unwrap()),
+                    _ => Some(tensor(&[n * blocks], seed + 2)),
+                },
+                None,
+                biased.then(|| tensor(&[n], seed + 4)),
+            ]
+        };
+        let a = [Some(tensor(&[1, m, k], 1))];
+        let [first, second] = [matrix(10), matrix(20)];
+        check_joined(&product, &[&a[..], &first].concat(), 1.0, 2e-4);
+        let gated = GatedNBits { product, activation: Activation::of(Function::Swish) };
+        check_joined(&gated, &[&a[..], &first, &second].concat(), 1.0, 2e-4);
+    }
+    let device = joined_device();
+    let joins = |m: usize, block: usize| {
+        let op = MatMulNBits { k: 64, n: 9, bits: 4, block, rounds: false, codes: Codes::Whole };
+        let codes = Tensor::new([9, op.blocks(), block / 2], &bytes(9 * op.bytes(), 2)).unwrap();
+        let inputs = [Some(tensor(&[m, 64], 1)), Some(codes), Some(tensor(&[9, op.blocks()], 3))];
+        let cx = facts(&op, &inputs, 1).unwrap();
+        let normed = op.with_normalized_rows(&cx, 1e-5, &device).is_some();
+        assert_eq!(normed, op.with_summand(&cx, &device).is_some());
+        normed
+    };
+    // Many rows, and blocks that are no whole units of 16 bytes.
+    assert!(joins(1, 32) && joins(4, 32) && !joins(5, 32) && !joins(1, 16));
 }
 
 /// Products of two forms, of many rows, or that a device's kernels do not do at once stay two.

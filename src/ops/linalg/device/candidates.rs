@@ -5,6 +5,7 @@ use super::{Product, VECTOR_ROWS, tile_of};
 use crate::kernel::KernelId;
 use crate::kernel::codes::slices::{SMALL_TILE, TILE};
 use crate::kernel::table::variants;
+use crate::ops::linalg::joined::Beside;
 use crate::ops::{Candidate, ChoiceKey, Lowering, OpError};
 
 /// Invocations of a work-group of the row kernel: few where cores run them one after another.
@@ -69,7 +70,9 @@ impl Vectors {
     fn emit(self, product: &Product, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         match self {
             Vectors::Single => product.vectors(lower),
-            Vectors::Wide { kernel, strip } => product.in_wide_vectors(kernel, strip, None, lower),
+            Vectors::Wide { kernel, strip } => {
+                product.in_wide_vectors(kernel, strip, (None, &Beside::default()), lower)
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::backend::DeviceKind;
 use crate::kernel::KernelId;
 use crate::kernel::codes::{gemm_matrix, gemm_wide, gemv_wide};
 use crate::kernel::table::{spec, variants};
+use crate::ops::linalg::joined::Beside;
 use crate::ops::{Lowering, OpError, Operand};
 
 /// Rows and columns of a wide tile.
@@ -172,15 +173,22 @@ impl Product {
         (fits && (left || !columns)).then_some((kernel, columns))
     }
 
+    /// Whether it is a single product, with a matrix or two where `gated`, that this kernel computes.
+    pub(crate) fn is_few(&self, gated: bool, lower: &Lowering<'_>) -> bool {
+        let single = self.m > 0 && self.n > 1 && self.pairs.len() == 1 && self.is_indexable();
+        single && !lower.device().prefers_texels && self.wide_vectors(gated, lower).is_some()
+    }
+
     /// Emits the product with that kernel, if there is one, else nothing; with `other`, a matrix as the right operand, the
-    /// product times that of the same left operand with this matrix.
+    /// product times that of the same left operand with this matrix. A summand of `beside` is the product's own.
     pub(crate) fn lower_wide_vectors(
         &self,
         other: Option<Operand>,
+        beside: &Beside,
         lower: &mut Lowering<'_>,
     ) -> Result<bool, OpError> {
         let Some(kernel) = self.wide_vectors(other.is_some(), lower) else { return Ok(false) };
-        self.in_wide_vectors(kernel, self.strip(kernel.1, lower), other, lower)?;
+        self.in_wide_vectors(kernel, self.strip(kernel.1, lower), (other, beside), lower)?;
         Ok(true)
     }
 
@@ -189,24 +197,32 @@ impl Product {
         &self,
         (kernel, columns): (KernelId, bool),
         Strip { across, local }: Strip,
-        other: Option<Operand>,
+        (other, beside): (Option<Operand>, &Beside),
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
         let cols = if columns { gemv_wide::COLS } else { 4 * across };
         let (code, _) = self.activation.code();
-        let spec = [
+        let mut spec = vec![
             (spec::gemv_wide::LOCAL_SIZE_X, local as u32),
             (spec::gemv_wide::BIASED, u32::from(self.c.is_some())),
             (spec::gemv_wide::ACTIVATION, code),
             (spec::gemv_wide::ACROSS, across as u32),
             (spec::gemv_wide::HELD, self.m.next_power_of_two() as u32),
         ];
+        spec.extend(Beside { summand: None, ..*beside }.constants());
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
         let mut joined = false;
         self.batches(|batch, y_first| {
             let params = self.product_params(batch, y_first, c_strides);
             let groups = [self.n.div_ceil(cols), 1, batch.count].map(|g| g as u32);
-            let args = [Some(self.a.operand), Some(self.b.operand), Some(c), Some(self.y), other];
+            let args = [
+                Some(self.a.operand),
+                Some(self.b.operand),
+                Some(c),
+                Some(self.y),
+                other,
+                Some(beside.gain()),
+            ];
             let args: Vec<Operand> = args.into_iter().flatten().collect();
             lower.dispatch(kernel, &spec, &args, &params, groups)?;
             if std::mem::replace(&mut joined, true) {
