@@ -44,6 +44,7 @@ mod encoder_config;
 mod error;
 mod files;
 mod fixed;
+mod genai_config;
 mod generator;
 mod gguf;
 #[cfg(feature = "grammar")]
@@ -53,6 +54,7 @@ mod input;
 mod io;
 mod logit_scan;
 mod logits;
+mod long;
 mod padded;
 mod page_plan;
 mod paged;
@@ -62,6 +64,7 @@ mod sampling;
 mod sequence;
 mod settings;
 mod speculate;
+mod stretch;
 mod template;
 mod text;
 

@@ -10,6 +10,8 @@ mod conversation;
 mod devices;
 mod embed;
 mod encoder;
+mod encoder_lengths;
+mod genai_encoder;
 #[cfg(feature = "grammar")]
 mod grammar;
 mod pages;
