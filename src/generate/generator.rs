@@ -232,8 +232,7 @@ impl Generator {
             ),
             Growth::PaddedAlone => Some("the decoder appends to its cache: each token copies it"),
             Growth::Planned if self.encoder.is_some() => Some(
-                "the decoder appends to its cache, and gives other numbers where rows of it are hidden: each token is \
-                 planned anew",
+                "the decoder appends to its cache, and rows of it cannot be hidden: each token is planned anew",
             ),
             Growth::Planned => Some(
                 "the graph appends to its cache and does not heed its mask: each token is planned anew; export it with \

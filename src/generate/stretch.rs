@@ -27,7 +27,7 @@ const LENS: [usize; 2] = [5, 8];
 const ROWS: usize = 13;
 
 /// The largest value, in bytes, that is computed on the host where it does not depend on the length.
-const MOST_KNOWN: usize = 1 << 20;
+const MOST_KNOWN: usize = 256 << 10;
 
 /// The largest value, in bytes, that is computed on the host for one length.
 const MOST_COMPUTED: usize = 256 << 20;
@@ -100,25 +100,25 @@ impl Stretched {
     ) -> Result<Option<Self>, GenerateError> {
         let Some(graph) = with_past(session.graph(), io) else { return Ok(None) };
         let Some(inputs) = input_sizes(&graph, io, tensors) else { return Ok(None) };
-        let rows = io.cross.as_ref().and_then(|cross| cross.rows()).unwrap_or(ROWS);
+        let declared = io.cross.as_ref().and_then(|cross| cross.rows());
+        let rows = [declared.unwrap_or(ROWS), declared.unwrap_or(ROWS + 1)];
         let mut walks = Vec::new();
-        for len in LENS {
+        for (len, rows) in [(LENS[0], rows[0]), (LENS[1], rows[0]), (LENS[0], rows[1])] {
             let sized = infos(&inputs, len, rows)?;
             let Some(facts) = walk(&graph, &sized, &Known::default(), MOST_KNOWN) else { return Ok(None) };
             walks.push(facts);
         }
-        let [a, b] = &walks[..] else { return Ok(None) };
-        let tainted = tainted(&graph, a, b);
+        let [a, b, other] = &walks[..] else { return Ok(None) };
+        let mut tainted = depending(&graph, a, b);
         let Some(change) = Change::new(&graph, a, b, &tainted) else { return Ok(None) };
-        if change.masks.is_empty() || change.cuts.iter().any(|cut| cut.most(capacity) > MOST_COMPUTED) {
+        let needed = ancestors(&graph, change.cuts.iter().map(|cut| cut.tensor));
+        if change.masks.is_empty() || largest(&graph, a, b, &needed, capacity) > MOST_COMPUTED {
             return Ok(None);
         }
-        let known = a
-            .iter()
-            .zip(&tainted)
-            .map(|(fact, tainted)| fact.as_ref().filter(|_| !tainted).and_then(|fact| fact.value.clone()));
-        let known = known.collect();
-        let needed = ancestors(&graph, change.cuts.iter().map(|cut| cut.tensor));
+        // What depends on the encoder's rows is computed for those that there are.
+        let by_rows = depending(&graph, a, other);
+        tainted.iter_mut().zip(by_rows).for_each(|(tainted, by_rows)| *tainted |= by_rows);
+        let known = known(&graph, a, &needed, &tainted);
         let Change { graph: changed, cuts, masks, .. } = change;
         let Ok(changed) = changed.sorted() else { return Ok(None) };
         let session = session.with_graph(changed);
@@ -202,12 +202,6 @@ impl Stretched {
 }
 
 impl Cut {
-    /// Bytes for a cache of `capacity` tokens.
-    fn most(&self, capacity: usize) -> usize {
-        let sizes = concrete(&self.sizes, capacity, 0);
-        sizes.iter().fold(self.dtype.bytes(), |bytes, size| bytes.saturating_mul(*size))
-    }
-
     /// The value for `len` tokens where a cache of `rows` has them: what belongs to rows that are hidden is a copy of the
     /// last one's.
     fn spread(&self, value: &Tensor, len: usize, rows: usize) -> Result<Tensor, GenerateError> {
@@ -305,8 +299,8 @@ fn node_facts(node: &Node, facts: &[Option<Fact>], most: usize) -> Option<Vec<Fa
     }
 }
 
-/// Tensors whose values are known before a run and may depend on the length of the cache.
-fn tainted(graph: &Graph, a: &[Option<Fact>], b: &[Option<Fact>]) -> Vec<bool> {
+/// Tensors whose values are known before a run and may depend on the size in which `a` and `b` differ.
+fn depending(graph: &Graph, a: &[Option<Fact>], b: &[Option<Fact>]) -> Vec<bool> {
     let known = |id: TensorId| [a, b].iter().all(|facts| value(facts, id).is_some());
     let mut tainted = vec![false; graph.tensors().len()];
     for node in graph.nodes() {
@@ -321,6 +315,18 @@ fn tainted(graph: &Graph, a: &[Option<Fact>], b: &[Option<Fact>]) -> Vec<bool> {
         }
     }
     tainted
+}
+
+/// Values that the `needed` nodes read and that do not depend on the length, by tensor.
+fn known(graph: &Graph, facts: &[Option<Fact>], needed: &[bool], tainted: &[bool]) -> Vec<Option<Tensor>> {
+    let mut known = vec![None; graph.tensors().len()];
+    let nodes = graph.nodes().iter().zip(needed).filter(|(_, needed)| **needed);
+    for id in nodes.flat_map(|(node, _)| node.inputs.iter().flatten()) {
+        if !tainted[id.index()] {
+            known[id.index()] = value(facts, *id).cloned();
+        }
+    }
+    known
 }
 
 fn value(facts: &[Option<Fact>], id: TensorId) -> Option<&Tensor> {
@@ -340,6 +346,21 @@ fn growing(a: &[Option<Fact>], b: &[Option<Fact>], id: TensorId) -> Option<Vec<S
         _ => None,
     };
     if a.len() != b.len() { None } else { a.iter().zip(b).map(size).collect() }
+}
+
+/// Bytes of the largest tensor that a needed node makes for a cache of `capacity`.
+fn largest(graph: &Graph, a: &[Option<Fact>], b: &[Option<Fact>], needed: &[bool], capacity: usize) -> usize {
+    let size = |(a, b): (&usize, &usize)| {
+        let grown = capacity.saturating_mul(b.saturating_sub(*a)) / (LENS[1] - LENS[0]);
+        a.saturating_add(grown)
+    };
+    let bytes = |id: &TensorId| {
+        let dtype = a[id.index()].as_ref().map_or(1, |fact| fact.info.dtype.bytes());
+        let sizes = sizes(a, *id).unwrap_or_default().iter().zip(sizes(b, *id).unwrap_or_default());
+        sizes.map(size).fold(dtype, usize::saturating_mul)
+    };
+    let nodes = graph.nodes().iter().zip(needed).filter(|(_, needed)| **needed);
+    nodes.flat_map(|(node, _)| node.outputs.iter().flatten()).map(bytes).max().unwrap_or(0)
 }
 
 /// Nodes that the values of `tensors` depend on.
@@ -694,6 +715,24 @@ mod tests {
     }
 
     #[test]
+    fn values_that_grow_too_large_are_found_before_a_text() {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, ["n".into(), 1.into()]);
+        let y = g.input("y", DType::F32, [1.into(), "n".into()]);
+        let product = g.op(ops::add(), &[x, y]);
+        g.output("z", product);
+        let graph = g.build().unwrap();
+        let facts = |n: usize| {
+            let info = |dims: [usize; 2]| TensorInfo::new(DType::F32, Shape::new(dims).unwrap());
+            walk(&graph, &[info([n, 1]), info([1, n])], &Known::default(), MOST_KNOWN).unwrap()
+        };
+        let [a, b] = LENS.map(facts);
+        assert_eq!(largest(&graph, &a, &b, &[true], 1000), 1005 * 1005 * 4);
+        assert_eq!(largest(&graph, &a, &b, &[false], 1000), 0);
+        assert_eq!(largest(&graph, &a, &b, &[true], usize::MAX), usize::MAX);
+    }
+
+    #[test]
     fn values_are_spread_to_the_rows_that_have_the_tokens() {
         let cut =
             |sizes: Vec<Size>| Cut { tensor: TensorId(0), name: String::new(), dtype: DType::I64, sizes };
@@ -713,6 +752,5 @@ mod tests {
         assert_eq!(spread(&both, vec![2, 2], &[1, 2, 3, 4], 1, 2), wanted);
         let whole = cut(vec![Size::Fixed(1), Size::Fixed(2)]);
         assert_eq!(spread(&whole, vec![1, 2], &[1, 2], 3, 8), (vec![1, 2], vec![1, 2]));
-        assert_eq!(row.most(100), 2 * 101 * 8);
     }
 }

@@ -133,7 +133,7 @@ fn what_reads_its_cache_otherwise_is_planned_anew_and_says_so() {
         let name = &context.info().name;
         let mut generator = open(dir.path(), &context, None).unwrap();
         let remark = &generator.remarks()[0];
-        assert!(remark.contains("rows of it are hidden: each token is planned anew"), "{remark}");
+        assert!(remark.contains("rows of it cannot be hidden: each token is planned anew"), "{remark}");
         let case = &expected("text_long")[1];
         let before = generator.plans_made();
         let made = make(&mut generator, Prompt::Text(&case.prompt), &exactly(24)).unwrap();
