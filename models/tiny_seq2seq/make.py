@@ -4,8 +4,11 @@
 The weights are random and seeded: what the models write is no language. `text` is an encoder-decoder as T5, `speech` one as
 Whisper whose decoder is in two files, `decoder` has a decoder alone, and `vectors` an encoder as BERT, whose tokens'
 vectors sentence-transformers makes one of. decoder_model_merged.onnx has the decoder
-without and with past as the two branches of an If on `use_cache_branch`; the weights are outside of them. Needs numpy, onnx,
-onnxruntime and tokenizers.
+without and with past as the two branches of an If on `use_cache_branch`; the weights are outside of them.
+
+`genai_speech` and `genai_text` have the weights of `speech` and `text` in the form of onnxruntime-genai: one decoder, whose past
+is empty at first. Of `genai_speech` the encoder gives keys and values of the cross-attention; the decoder of `genai_text` makes
+them of `encoder_hidden_states` in each run. `decoder_mean.onnx` reads its cache otherwise than by attention, too. Needs numpy, onnx, onnxruntime and tokenizers.
 """
 import importlib.util
 import math
@@ -22,7 +25,7 @@ spec.loader.exec_module(tiny_llm)
 VOCABULARY, write = tiny_llm.VOCABULARY, tiny_llm.write
 
 HIDDEN, HEADS, HEAD, FFN, BUCKETS = 16, 2, 8, 32, 24
-I64, F32, BOOL = TensorProto.INT64, TensorProto.FLOAT, TensorProto.BOOL
+I64, I32, F32, BOOL = TensorProto.INT64, TensorProto.INT32, TensorProto.FLOAT, TensorProto.BOOL
 TEXT = dict(seed=2, context=64, source=48, layers=2, start=0)
 SPEECH = dict(seed=34, context=48, bands=4, frames=16, layers=1, start=1)
 DECODER = dict(seed=38, context=160, layers=1)
@@ -126,15 +129,17 @@ def info(all_):
 
 def save(path, nodes, inputs, outputs, weights):
     graph = helper.make_graph(nodes, "graph", info(inputs), info(outputs), weights)
-    model = helper.make_model(graph, ir_version=8, producer_name="onepool", opset_imports=[helper.make_opsetid("", 18)])
+    opsets = {"": 18, **{node.domain: 1 for node in nodes if node.domain}}
+    model = helper.make_model(graph, ir_version=8, producer_name="onepool", opset_imports=[helper.make_opsetid(*o) for o in opsets.items()])
     onnx.checker.check_model(model)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     onnx.save(model, path)
 
 
-def decoder(p, c, kind, past):
-    """The nodes of a decoder without or with `past`, and its outputs."""
-    crossed = kind != "decoder"
+def decoder(p, c, kind, past, made=False, mean=False):
+    """The nodes of a decoder without or with `past`, and its outputs. Where they are `made`, keys and values of the encoder's
+    output are computed in each run. The `mean` of a cache's rows is no attention: no mask hides one of them."""
+    crossed, made_here, present = kind != "decoder", made, None
     names = [f"past_key_values.{i}{'.decoder' if crossed else ''}" for i in range(c["layers"])]
     x = p.embedded()
     first = p.size(f"{names[0]}.key", 2, "past") if past else p.int(0)
@@ -171,6 +176,9 @@ def decoder(p, c, kind, past):
             kv = []
             for part in ("key", "value"):
                 own, made = f"past_key_values.{i}.encoder.{part}", f"present.{i}.encoder.{part}"
+                if made_here:
+                    kv.append(p.heads_of(f"layer{i}.cross.{part}", "encoder_hidden_states", 1.5))
+                    continue
                 outputs.append(made)
                 if past:
                     kv.append(own)
@@ -182,6 +190,10 @@ def decoder(p, c, kind, past):
                     kv.append(p.node("Identity", [heads], f"layer{i}.cross.{part}s", [made]))
             x = p.node("Add", [x, p.attention(f"layer{i}.cross", q, *kv, shown)], f"layer{i}.crossed")
         x = p.feed_forward(f"layer{i}.ffn", x)
+    if mean:
+        row = p.node("Reshape", [p.node("ReduceMean", [f"{present}.key", p.ints(2)], "mean"), p.ints(0, 1, -1)], "mean.row")
+        place = p.node("Gather", [p.w.normal("places", (c["context"], HIDDEN), 0.8), "past_sequence_length"], "place", axis=0)
+        x = p.node("Add", [p.node("Add", [x, row], "x.mean"), place], "x.place")
     # The embedding is the head too; without the product each token would make itself likely.
     x = p.product("turn", p.norm("final", x), HIDDEN, HIDDEN, 3 / HIDDEN)
     p.node("MatMul", [x, p.node("Transpose", ["embedding"], "head", perm=[1, 0])], "logits")
@@ -227,7 +239,58 @@ def save_decoders(folder, c, kind, weights, split=False):
         save(os.path.join(folder, "decoder_with_past_model.onnx"), nodes, [ids, *given, *pasts, *crosses, *counted], list(results(kept, "total")), of(True))
 
 
-def save_encoder(folder, c, kind, weights):
+def attended(p, name, q, k, v, past=None, present=None):
+    """com.microsoft's MultiHeadAttention, causal over a cache where there is a `past`."""
+    inputs = [q, k, v, "", "", "", *past] if past else [q, k, v]
+    outputs = [f"{name}.mixed", *(present or [])]
+    y = p.node("MultiHeadAttention", inputs, f"{name}.mha", outputs, domain="com.microsoft", num_heads=HEADS, unidirectional=int(bool(past)))
+    return p.product(f"{name}.out", y, HIDDEN, HIDDEN, 1.6 / math.sqrt(HIDDEN))
+
+
+def save_genai_speech(folder, c, weights):
+    """The decoder as onnxruntime-genai's builder writes it for Whisper: places are counted by the rows of the cache."""
+    p = Part(weights)
+    new, past = p.size("input_ids", 1, "new"), p.size("past_key_self_0", 2, "past")
+    end = p.node("Unsqueeze", [p.node("Add", [past, new], "total"), p.ints(0)], "end")
+    first = p.node("Unsqueeze", [past, p.ints(0)], "first")
+    table = p.w.normal("places", (c["context"], HIDDEN), 0.8)
+    x = p.node("Add", [p.embedded(), p.node("Slice", [table, first, end, p.ints(0)], "place")], "placed")
+    pasts, presents, crosses = [], [], []
+    deviation = 1.5 / math.sqrt(HIDDEN)
+    for i in range(c["layers"]):
+        y = p.norm(f"layer{i}.norm", x)
+        q, k, v = (p.product(f"layer{i}.{part}", y, HIDDEN, HIDDEN, deviation) for part in "qkv")
+        own, present = ([f"{which}_{part}_self_{i}" for part in ("key", "value")] for which in ("past", "present"))
+        x = p.node("Add", [x, attended(p, f"layer{i}", q, k, v, own, present)], f"layer{i}.self")
+        q = p.product(f"layer{i}.cross.q", p.norm(f"layer{i}.cross.norm", x), HIDDEN, HIDDEN, deviation)
+        cross = [f"past_{part}_cross_{i}" for part in ("key", "value")]
+        x = p.node("Add", [x, attended(p, f"layer{i}.cross", q, *cross)], f"layer{i}.crossed")
+        x = p.feed_forward(f"layer{i}.ffn", x)
+        pasts, presents, crosses = pasts + own, presents + present, crosses + cross
+    x = p.product("turn", p.norm("final", x), HIDDEN, HIDDEN, 3 / HIDDEN)
+    p.node("MatMul", [x, p.node("Transpose", ["embedding"], "head", perm=[1, 0])], "logits")
+    cache = lambda names, rows: [(name, F32, ["batch_size", HEADS, rows, HEAD]) for name in names]
+    save(os.path.join(folder, "decoder.onnx"), p.nodes,
+         [("input_ids", I32, ["batch_size", "sequence_length"]), *cache(pasts, "past_sequence_length"), *cache(crosses, c["frames"] // 2)],
+         [("logits", F32, ["batch_size", "sequence_length", VOCABULARY]), *cache(presents, "total_sequence_length")],
+         [w for w in weights.all.values() if w.name in p.used])
+
+
+def save_genai_text(folder, c, weights, file="decoder.onnx", mean=False):
+    """A decoder that is given the encoder's output in each run."""
+    p = Part(weights)
+    outputs = decoder(p, c, "text", True, made=True, mean=mean)
+    counted = [("past_sequence_length", I32, [1])] if mean else []
+    cache = lambda which, rows: [(f"{which}.{i}.decoder.{part}", F32, ["batch_size", HEADS, rows, HEAD])
+                                 for i in range(c["layers"]) for part in ("key", "value")]
+    save(os.path.join(folder, file), p.nodes,
+         [("input_ids", I64, ["batch_size", "sequence_length"]), *counted, ("encoder_hidden_states", F32, ["batch_size", "encoder_length", HIDDEN]),
+          ("encoder_attention_mask", I64, ["batch_size", "encoder_length"]), *cache("past_key_values", "past_sequence_length")],
+         [(outputs[0], F32, ["batch_size", "sequence_length", VOCABULARY]), *cache("present", "total_sequence_length")],
+         [w for w in weights.all.values() if w.name in p.used])
+
+
+def save_encoder(folder, c, kind, weights, file="encoder_model.onnx", names=("input_features", "last_hidden_state"), cross=False):
     p = Part(weights)
     if kind == "text":
         inputs = [("input_ids", I64, ["batch_size", "encoder_sequence_length"]), ("attention_mask", I64, ["batch_size", "encoder_sequence_length"])]
@@ -237,8 +300,8 @@ def save_encoder(folder, c, kind, weights):
         bias = p.node("Add", [bias, p.hidden_columns("attention_mask", "shown")], "bias")
         length = "encoder_sequence_length"
     else:
-        inputs = [("input_features", F32, ["batch_size", c["bands"], c["frames"]])]
-        x, bias, length = "input_features", None, c["frames"] // 2
+        inputs = [(names[0], F32, ["batch_size", c["bands"], c["frames"]])]
+        x, bias, length = names[0], None, c["frames"] // 2
         for i, (channels, stride) in enumerate(((c["bands"], 1), (HIDDEN, 2))):
             kernel = weights.normal(f"conv{i}.weight", (HIDDEN, channels, 3), 1.5 / math.sqrt(3 * channels))
             x = p.node("Tanh", [p.node("Conv", [x, kernel], f"conv{i}", kernel_shape=[3], pads=[1, 1], strides=[stride])], f"tanh{i}")
@@ -248,9 +311,13 @@ def save_encoder(folder, c, kind, weights):
     q, k, v = (p.heads_of(f"encoder.{part}", y, 1.5) for part in "qkv")
     x = p.feed_forward("encoder.ffn", p.node("Add", [x, p.attention("encoder", q, k, v, bias)], "encoder.self"))
     y = p.norm("encoder.final", x)
-    p.node("Identity", [y], "last", ["last_hidden_state"])
-    save(os.path.join(folder, "encoder_model.onnx"), p.nodes, inputs, [("last_hidden_state", F32, ["batch_size", length, HIDDEN])],
-         [w for w in weights.all.values() if w.name in p.used])
+    p.node("Identity", [y], "last", [names[1]])
+    outputs = [(names[1], F32, ["batch_size", length, HIDDEN])]
+    for i in range(c["layers"] if cross else 0):
+        for part in ("key", "value"):
+            p.node("Identity", [p.heads_of(f"layer{i}.cross.{part}", names[1], 1.5)], f"{part}s{i}", [f"present_{part}_cross_{i}"])
+            outputs.append((f"present_{part}_cross_{i}", F32, ["batch_size", HEADS, length, HEAD]))
+    save(os.path.join(folder, file), p.nodes, inputs, outputs, [w for w in weights.all.values() if w.name in p.used])
 
 
 def session(folder, file):
@@ -288,6 +355,30 @@ def greedy(folder, prompt, count, encoded=None, shown=None):
     return tokens, least
 
 
+def genai_greedy(folder, prompt, count, given, file="decoder.onnx"):
+    """Greedy tokens of onnxruntime for a decoder whose past is empty at first; `given` does not change in a text."""
+    model = session(folder, file)
+    types = {i.name: np.int32 if "int32" in i.type else np.int64 for i in model.get_inputs()}
+    cache = {i.name: np.zeros((1, HEADS, 0, HEAD), np.float32) for i in model.get_inputs()
+             if i.name.startswith(("past_key", "past_value")) and i.name not in given}
+    new, tokens = prompt, []
+    for _ in range(count):
+        past = np.array([next(iter(cache.values())).shape[2]], np.int32)
+        got = run(model, dict(input_ids=np.array([new], types["input_ids"]), past_sequence_length=past, **given, **cache))
+        cache = {name: got[name.replace("past_key_values", "present").replace("past", "present")] for name in cache}
+        tokens.append(int(got["logits"][0, -1].argmax()))
+        new = tokens[-1:]
+    return tokens
+
+
+def genai_config(folder, kind, c, encoder, decoder, **more):
+    own = dict(hidden_size=HIDDEN, head_size=HEAD, num_attention_heads=HEADS, num_key_value_heads=HEADS, num_hidden_layers=c["layers"])
+    write(os.path.join(folder, "genai_config.json"), dict(
+        model=dict(type=kind, bos_token_id=1, eos_token_id=2, pad_token_id=0, vocab_size=VOCABULARY, context_length=c["context"], **more,
+                   encoder=dict(filename="encoder.onnx", **own, **encoder), decoder=dict(filename="decoder.onnx", **own, **decoder)),
+        search=dict(do_sample=False, max_length=c["context"], num_beams=1, past_present_share_buffer=False, top_k=1)))
+
+
 def check(name, cases, least):
     assert least > 2e-3, f"{name}: two tokens are {least} apart: take another seed"
     print(f"{name}: the closest two tokens are {least:.4f} apart; {[len(set(c['tokens'])) for c in cases]} different tokens")
@@ -310,7 +401,21 @@ def make_text(tokenizer):
         tokens, apart = greedy(folder, [c["start"]], 12, encoded, shown)
         least = min(least, apart)
         cases.append(dict(prompt=text, prompt_tokens=prompt, tokens=tokens))
-    return check("text", cases, least)
+    # The last one again, beyond the smallest cache.
+    long, apart = greedy(folder, [c["start"]], 100, encoded, shown)
+    genai = os.path.join(HERE, "genai_text")
+    save_encoder(genai, c, "text", weights, "encoder.onnx", ("", "encoder_outputs"))
+    save_genai_text(genai, c, weights)
+    genai_config(genai, "seq2seq", dict(c, context=160), dict(inputs=dict(input_ids="input_ids", attention_mask="attention_mask"), outputs=dict(encoder_outputs="encoder_outputs")),
+                 dict(inputs=dict(input_ids="input_ids", encoder_hidden_states="encoder_hidden_states", encoder_attention_mask="encoder_attention_mask",
+                                  past_key_names="past_key_values.%d.decoder.key", past_value_names="past_key_values.%d.decoder.value"),
+                      outputs=dict(logits="logits", present_key_names="present.%d.decoder.key", present_value_names="present.%d.decoder.value")),
+                 decoder_start_token_id=c["start"])
+    assert genai_greedy(genai, [c["start"]], 100, dict(encoder_hidden_states=encoded, encoder_attention_mask=shown)) == long
+    save_genai_text(genai, dict(c, layers=1), weights, "decoder_mean.onnx", mean=True)
+    mean = genai_greedy(genai, [c["start"]], 24, dict(encoder_hidden_states=encoded, encoder_attention_mask=shown), "decoder_mean.onnx")
+    case = dict(prompt=text, prompt_tokens=prompt)
+    return check("text", cases, min(least, apart)), [dict(case, tokens=long), dict(case, tokens=mean)]
 
 
 def make_speech():
@@ -322,12 +427,24 @@ def make_speech():
         model_type="whisper", is_encoder_decoder=True, d_model=HIDDEN, decoder_layers=c["layers"], decoder_attention_heads=HEADS,
         max_source_positions=c["frames"] // 2, max_target_positions=c["context"], decoder_start_token_id=c["start"], eos_token_id=2,
         pad_token_id=0, vocab_size=VOCABULARY))
+    genai = os.path.join(HERE, "genai_speech")
+    save_encoder(genai, c, "speech", weights, "encoder.onnx", ("audio_features", "hidden_states"), cross=True)
+    save_genai_speech(genai, c, weights)
+    genai_config(genai, "whisper", c, dict(inputs=dict(audio_features="audio_features"), outputs=dict(
+        encoder_hidden_states="hidden_states", cross_present_key_names="present_key_cross_%d", cross_present_value_names="present_value_cross_%d")),
+        dict(inputs=dict(input_ids="input_ids", past_key_names="past_key_self_%d", past_value_names="past_value_self_%d",
+                         cross_past_key_names="past_key_cross_%d", cross_past_value_names="past_value_cross_%d"),
+             outputs=dict(logits="logits", present_key_names="present_key_self_%d", present_value_names="present_value_self_%d")))
+    genai_encoder = session(genai, "encoder.onnx")
     encoder, random, cases, least = session(folder, "encoder_model.onnx"), np.random.default_rng(5), [], math.inf
     for prompt in ([c["start"], 3, 5], [c["start"]]):
         features = np.round(random.standard_normal((1, c["bands"], c["frames"])), 3).astype(np.float32)
         encoded = run(encoder, dict(input_features=features))["last_hidden_state"]
-        tokens, apart = greedy(folder, prompt, 12, encoded)
+        tokens, apart = greedy(folder, prompt, 40 if len(prompt) == 1 else 12, encoded)
         least = min(least, apart)
+        made = run(genai_encoder, dict(audio_features=features))
+        cross = {name.replace("present", "past"): made[name] for name in made if "cross" in name}
+        assert genai_greedy(genai, prompt, len(tokens), cross) == tokens
         cases.append(dict(prompt="", features=[float(f"{v:.3f}") for v in features.ravel()], prompt_tokens=prompt, tokens=tokens))
     # The tokens are those of the merged graph, and the folder has the two that it was made of.
     os.remove(os.path.join(folder, "decoder_model_merged.onnx"))
@@ -390,10 +507,11 @@ def make_vectors(tokenizer):
 def main():
     from tokenizers import Tokenizer
     made = tiny_llm.make_tokenizer()
-    for name in ("text", "speech", "decoder", "vectors"):
+    for name in ("text", "speech", "decoder", "vectors", "genai_text", "genai_speech"):
         write(os.path.join(HERE, name, "tokenizer.json"), made, indent=None)
     tokenizer = Tokenizer.from_file(os.path.join(HERE, "text", "tokenizer.json"))
-    write(os.path.join(HERE, "expected.json"), dict(text=make_text(tokenizer), speech=make_speech(), decoder=make_decoder(tokenizer), vectors=make_vectors(tokenizer)), indent=None)
+    text, text_long = make_text(tokenizer)
+    write(os.path.join(HERE, "expected.json"), dict(text=text, text_long=text_long, speech=make_speech(), decoder=make_decoder(tokenizer), vectors=make_vectors(tokenizer)), indent=None)
 
 
 if __name__ == "__main__":

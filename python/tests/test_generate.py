@@ -183,11 +183,13 @@ def test_encoders_read_text_and_features() -> None:
     text = Generator(folder / "text", device="cpu")
     case = expected["text"][1]
     assert text.generate(case["prompt"], max_tokens=12, ignore_end=True).tokens == case["tokens"]
-    speech = Generator(folder / "speech", device="cpu")
+    speech, genai = (Generator(folder / name, device="cpu") for name in ("speech", "genai_speech"))
     for case in expected["speech"]:
         features = np.array(case["features"], np.float32).reshape(1, 4, 16)
         prompt = Features(features, case["prompt_tokens"])
-        assert speech.generate(prompt, max_tokens=12, ignore_end=True).tokens == case["tokens"]
+        wanted = case["tokens"]
+        for generator in (speech, genai):
+            assert generator.generate(prompt, max_tokens=len(wanted), ignore_end=True).tokens == wanted
     with pytest.raises(onepool.ArgumentError, match="encoder's input"):
         speech.generate(Features(np.zeros((1, 4, 15), np.float32)))
     with pytest.raises(onepool.ArgumentError, match="give the prompt as such"):

@@ -97,6 +97,10 @@ impl Call<'_> {
             let values: Vec<i64> = (first..first + size).map(|place| place as i64).collect();
             places.write_all(binding, &[size], &values)?;
         }
+        if let Some(len) = &io.past_len {
+            let first = self.lens().first().copied().unwrap_or(0);
+            len.write_all(binding, &[1], &[first as i64])?;
+        }
         let Some(positions) = &io.positions else { return Ok(()) };
         let last = self.positions.saturating_sub(1);
         let values = self.lens().iter().flat_map(|len| (*len..len + size).map(|p| p.min(last) as i64));

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::encoder_config::encoder_decoder;
 use super::error::GenerateError;
 use super::files::{read_optional, read_text};
+use super::genai_config::genai;
 use super::settings::{Config, Names, OneOrMore, Search, parse};
 
 /// More layers than any model has.
@@ -14,56 +15,6 @@ const MAX_LAYERS: usize = 4096;
 
 /// Longer contexts than any model has.
 const MAX_CONTEXT: usize = 1 << 27;
-
-#[derive(Deserialize)]
-struct Genai {
-    model: GenaiModel,
-    #[serde(default)]
-    search: Search,
-}
-
-#[derive(Deserialize)]
-struct GenaiModel {
-    context_length: usize,
-    eos_token_id: Option<OneOrMore>,
-    decoder: GenaiDecoder,
-    encoder: Option<serde_json::Value>,
-    vision: Option<serde_json::Value>,
-    speech: Option<serde_json::Value>,
-}
-
-#[derive(Deserialize)]
-struct GenaiDecoder {
-    filename: Option<PathBuf>,
-    num_hidden_layers: usize,
-    num_key_value_heads: Option<usize>,
-    head_size: Option<usize>,
-    #[serde(default)]
-    inputs: GenaiInputs,
-    #[serde(default)]
-    outputs: GenaiOutputs,
-    pipeline: Option<serde_json::Value>,
-}
-
-#[derive(Default, Deserialize)]
-struct GenaiInputs {
-    input_ids: Option<String>,
-    attention_mask: Option<String>,
-    position_ids: Option<String>,
-    past_key_names: Option<String>,
-    past_value_names: Option<String>,
-    past_names: Option<String>,
-    cumulative_sequence_lengths: Option<String>,
-    past_sequence_lengths: Option<String>,
-    block_table: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-struct GenaiOutputs {
-    logits: Option<String>,
-    present_key_names: Option<String>,
-    present_value_names: Option<String>,
-}
 
 /// What `config.json` of the transformers library is about.
 #[derive(Deserialize)]
@@ -92,7 +43,7 @@ impl Config {
     pub(super) fn read(folder: &Path) -> Result<Self, GenerateError> {
         let path = folder.join("genai_config.json");
         let config = match read_optional(&path)? {
-            Some(text) => Config::of_genai(&path, &text)?,
+            Some(text) => genai(&path, &text)?,
             None => Config::of_transformers(folder)?,
         };
         let wrong = |problem: String| GenerateError::Content { path: path.clone(), problem };
@@ -105,10 +56,13 @@ impl Config {
                 config.context
             )));
         }
-        if !config.graph.components().all(|part| matches!(part, Component::Normal(_))) {
-            return Err(wrong(format!("the graph {:?} is not in the folder", config.graph)));
+        for graph in [Some(&config.graph), config.encoder.as_ref().map(|e| &e.graph)].into_iter().flatten() {
+            if !graph.components().all(|part| matches!(part, Component::Normal(_))) {
+                return Err(wrong(format!("the graph {graph:?} is not in the folder")));
+            }
         }
-        for pattern in config.names.past.iter().chain(&config.names.present) {
+        let crossed = config.encoder.iter().flat_map(|encoder| encoder.names.patterns());
+        for pattern in config.names.past.iter().chain(&config.names.present).chain(crossed) {
             if pattern.matches("%d").count() != 1 {
                 return Err(wrong(format!(
                     "the name {pattern:?} has not one %d, which stands for the layer"
@@ -117,62 +71,6 @@ impl Config {
         }
         config.sampling.check()?;
         Ok(config)
-    }
-
-    fn of_genai(path: &Path, text: &str) -> Result<Self, GenerateError> {
-        let Genai { model, search } = parse(path, text)?;
-        let decoder = model.decoder;
-        for (what, part) in [
-            ("an encoder", &model.encoder),
-            ("a vision part", &model.vision),
-            ("a speech part", &model.speech),
-            ("a pipeline of decoders", &decoder.pipeline),
-        ] {
-            if part.is_some() {
-                let what = format!(
-                    "{} describes {what}: only decoders of text generate here, and encoder-decoders that have config.json",
-                    path.display()
-                );
-                return Err(GenerateError::Unsupported(what));
-            }
-        }
-        if let Some(name) = &decoder.inputs.past_names {
-            let what = format!("keys and values in one input ({name:?}): export the model with two");
-            return Err(GenerateError::Unsupported(what));
-        }
-        let defaults = Names::default();
-        let [key, value] = defaults.past;
-        let [new_key, new_value] = defaults.present;
-        let [ends, lens, table] = defaults.pages;
-        let (inputs, outputs) = (decoder.inputs, decoder.outputs);
-        let names = Names {
-            ids: inputs.input_ids.unwrap_or(defaults.ids),
-            mask: inputs.attention_mask.unwrap_or(defaults.mask),
-            positions: inputs.position_ids.unwrap_or(defaults.positions),
-            past: [inputs.past_key_names.unwrap_or(key), inputs.past_value_names.unwrap_or(value)],
-            logits: outputs.logits.unwrap_or(defaults.logits),
-            present: [
-                outputs.present_key_names.unwrap_or(new_key),
-                outputs.present_value_names.unwrap_or(new_value),
-            ],
-            pages: [
-                inputs.cumulative_sequence_lengths.unwrap_or(ends),
-                inputs.past_sequence_lengths.unwrap_or(lens),
-                inputs.block_table.unwrap_or(table),
-            ],
-        };
-        Ok(Config {
-            graph: decoder.filename.unwrap_or_else(|| PathBuf::from("model.onnx")),
-            names,
-            layers: decoder.num_hidden_layers,
-            heads: [decoder.num_key_value_heads, decoder.head_size],
-            context: model.context_length,
-            max_length: search.max_length.unwrap_or(model.context_length).min(model.context_length),
-            sampling: search.sampling(),
-            remarks: search.remarks(),
-            encoder: None,
-            ends: model.eos_token_id.or(search.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),
-        })
     }
 
     fn of_transformers(folder: &Path) -> Result<Self, GenerateError> {

@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use super::cache::{CacheMemory, CacheTensor, KeyValueCache};
 use super::call::{Call, Part, Ran, packed};
-use super::cross::CrossRuns;
+use super::cross::{CrossRuns, Encoded, Maker};
 use super::error::GenerateError;
 use super::fixed::{FixedPlan, FixedRuns};
 use super::growing::GrowingRuns;
 use super::io::DecoderIo;
+use super::long::{Lengths, LongRuns};
 use super::padded::{PaddedPlan, PaddedRuns};
 use super::paged::PagedRuns;
 use super::pool::PagePool;
 use super::settings::Config;
-use crate::graph::Tensor;
 use crate::plan::PlannedIo;
 use crate::session::{RunOptions, Session};
 
@@ -44,6 +44,7 @@ enum Runs {
     Fixed(FixedRuns),
     Padded(PaddedRuns),
     Growing(GrowingRuns),
+    Long(Box<LongRuns>),
     Paged(PagedRuns),
 }
 
@@ -56,6 +57,8 @@ pub(super) enum Growth {
     Copied,
     /// Each run copies the cache, and one plan serves many lengths.
     Padded,
+    /// As [`Growth::Padded`], for one sequence in a run.
+    PaddedAlone,
     /// Each length has a plan of its own.
     Planned,
     /// Rows are written to pages that a table names.
@@ -102,7 +105,7 @@ impl Decoder {
     }
 
     /// As [`Decoder::new`] for a graph that reads an encoder; `first` has the decoder without past, where the other one has
-    /// no branch for it.
+    /// no branch for it, and `made` are the encoder's outputs that are keys and values, where it gives any.
     ///
     /// # Errors
     /// As there.
@@ -111,6 +114,7 @@ impl Decoder {
         first: Option<Session>,
         config: &Config,
         context: Option<usize>,
+        made: Option<&[String]>,
     ) -> Result<Self, GenerateError> {
         let capacity = capacity_of(config, context)?;
         let (mut io, tensors) = DecoderIo::find(&session, config)?;
@@ -121,7 +125,7 @@ impl Decoder {
             }
             None => None,
         };
-        let (mut runs, plan) = GrowingRuns::crossed(&session, &io, first, tensors)?;
+        let (mut runs, plan) = GrowingRuns::crossed(&session, &io, first, tensors, made)?;
         let Some(planned) = plan.outputs.iter().find(|o| o.name == io.logits) else {
             let what = format!("the size of {:?} is known only in the run", io.logits);
             return Err(GenerateError::Unsupported(what));
@@ -131,19 +135,67 @@ impl Decoder {
             first.vocabulary = io.vocabulary;
         }
         runs.limit_chunk(largest_chunk(planned.info.bytes()));
-        Ok(Decoder { session, io, runs: Runs::Growing(runs), capacity, lens: vec![0] })
+        let runs = match Lengths::new(&session, &io, runs, capacity) {
+            Lengths::Long(runs) => Runs::Long(runs),
+            Lengths::Each(runs) => Runs::Growing(runs),
+        };
+        Ok(Decoder { session, io, runs, capacity, lens: vec![0] })
+    }
+
+    /// What is read of an encoder.
+    fn cross(&self) -> Option<&CrossRuns> {
+        match &self.runs {
+            Runs::Growing(runs) => runs.cross(),
+            Runs::Long(runs) => runs.cross(),
+            Runs::Fixed(_) | Runs::Padded(_) | Runs::Paged(_) => None,
+        }
+    }
+
+    /// Whether an encoder's output is read itself.
+    pub(super) fn reads_hidden(&self) -> bool {
+        self.cross().is_some_and(|cross| cross.reads_hidden(&self.io))
+    }
+
+    /// Keys and values that an encoder is to give.
+    pub(super) fn given(&self) -> &[CacheTensor] {
+        let given = self.cross().filter(|cross| cross.maker() == Maker::Encoder);
+        given.map_or(&[], CrossRuns::tensors)
+    }
+
+    /// Whether rows of an encoder's output may be hidden, so that they change no logit. All caches are empty then.
+    pub(super) fn hides_rows(&mut self) -> bool {
+        let plain = match &mut self.runs {
+            Runs::Growing(runs) => runs,
+            Runs::Long(runs) => runs.plain_mut(),
+            Runs::Fixed(_) | Runs::Padded(_) | Runs::Paged(_) => return false,
+        };
+        // What fails here fails in a run too, which says why.
+        let hides = LongRuns::heeds_mask(plain, &self.session, &self.io, self.capacity).unwrap_or(false);
+        self.forget();
+        hides
+    }
+
+    /// Plans made so far.
+    pub(super) fn plans_made(&self) -> u64 {
+        let others = match &self.runs {
+            Runs::Long(runs) => runs.plans_made(),
+            Runs::Growing(runs) => runs.cross().map_or(0, CrossRuns::plans_made),
+            Runs::Fixed(_) | Runs::Padded(_) | Runs::Paged(_) => 0,
+        };
+        self.session.plans_made() + others
     }
 
     /// Begins a text of a sequence, which is empty, with what an encoder gave for it.
     ///
     /// # Errors
     /// [`GenerateError::Shape`] for what is no such output.
-    pub(super) fn begin(&mut self, sequence: usize, hidden: Tensor) -> Result<(), GenerateError> {
+    pub(super) fn begin(&mut self, sequence: usize, encoded: Encoded) -> Result<(), GenerateError> {
         match &mut self.runs {
             Runs::Growing(runs) => match runs.cross_mut() {
-                Some(cross) => cross.begin(sequence, hidden),
+                Some(cross) => cross.begin(sequence, encoded),
                 None => Ok(()),
             },
+            Runs::Long(runs) => runs.begin(sequence, encoded),
             Runs::Fixed(_) | Runs::Padded(_) | Runs::Paged(_) => Ok(()),
         }
     }
@@ -202,6 +254,7 @@ impl Decoder {
             Runs::Fixed(_) => Growth::Copied,
             Runs::Padded(_) => Growth::Padded,
             Runs::Growing(_) => Growth::Planned,
+            Runs::Long(_) => Growth::PaddedAlone,
             Runs::Paged(_) => Growth::Pages,
         }
     }
@@ -210,7 +263,7 @@ impl Decoder {
     pub(super) fn cache(&self) -> Option<&KeyValueCache> {
         match &self.runs {
             Runs::Fixed(runs) => Some(runs.cache()),
-            Runs::Padded(_) | Runs::Growing(_) | Runs::Paged(_) => None,
+            Runs::Padded(_) | Runs::Growing(_) | Runs::Long(_) | Runs::Paged(_) => None,
         }
     }
 
@@ -269,6 +322,7 @@ impl Decoder {
             Runs::Fixed(runs) => runs.resize(&self.session, sequences)?,
             Runs::Padded(runs) => runs.resize(sequences),
             Runs::Growing(runs) => runs.resize(sequences),
+            Runs::Long(runs) => runs.resize(sequences),
             Runs::Paged(runs) => runs.resize(&self.session, sequences)?,
         }
         self.lens = vec![0; sequences];
@@ -300,6 +354,7 @@ impl Decoder {
             Runs::Fixed(_) => {}
             Runs::Padded(runs) => runs.forget(),
             Runs::Growing(runs) => runs.resize(self.lens.len()),
+            Runs::Long(runs) => runs.resize(self.lens.len()),
             Runs::Paged(runs) => runs.forget(),
         }
     }
@@ -310,6 +365,7 @@ impl Decoder {
             Runs::Fixed(runs) => runs.cache().tensors(),
             Runs::Padded(runs) => runs.tensors(),
             Runs::Growing(runs) => runs.tensors(),
+            Runs::Long(runs) => runs.tensors(),
             Runs::Paged(runs) => runs.pool().tensors(),
         }
     }
@@ -320,6 +376,7 @@ impl Decoder {
             Runs::Fixed(runs) => (runs.cache().memory(sequence), sequence),
             Runs::Padded(runs) => (runs.memory(), sequence),
             Runs::Growing(runs) => (runs.memory(sequence), 0),
+            Runs::Long(runs) => (runs.memory(sequence), 0),
             Runs::Paged(runs) => return runs.places(sequence, count),
         };
         let places = self.tensors().iter().zip(memory);
@@ -360,6 +417,7 @@ impl Decoder {
             Runs::Fixed(_) => {}
             Runs::Padded(runs) => runs.reserve(&self.session, &lens, 1)?,
             Runs::Growing(runs) => runs.reserve(&self.session, sequence, tokens.len())?,
+            Runs::Long(runs) => runs.reserve(&self.session, sequence, tokens.len(), 0)?,
             Runs::Paged(runs) => runs.make_room(sequence, tokens.len())?,
         }
         let turn = self.pool().map(PagePool::turn);
@@ -383,7 +441,7 @@ impl Decoder {
     pub(super) fn prepare(&mut self, sequence: usize, tokens: usize) -> Result<(), GenerateError> {
         match &mut self.runs {
             Runs::Fixed(runs) => runs.prepare(&self.session, &self.io, sequence, self.lens[sequence], tokens),
-            Runs::Padded(_) | Runs::Growing(_) | Runs::Paged(_) => Ok(()),
+            Runs::Padded(_) | Runs::Growing(_) | Runs::Long(_) | Runs::Paged(_) => Ok(()),
         }
     }
 
@@ -436,7 +494,7 @@ impl Decoder {
         }
         let one_run = match self.growth() {
             Growth::InPlace | Growth::Padded => tokens.len() > 1,
-            Growth::Copied | Growth::Planned | Growth::Pages => false,
+            Growth::Copied | Growth::PaddedAlone | Growth::Planned | Growth::Pages => false,
         };
         let mut all = Vec::new();
         if one_run {
@@ -521,6 +579,7 @@ impl Decoder {
             Runs::Fixed(runs) => runs.run(&call),
             Runs::Padded(runs) => runs.run(&call),
             Runs::Growing(runs) => runs.run(&call),
+            Runs::Long(runs) => runs.run(&call),
             Runs::Paged(runs) => {
                 let (sequence, size) = (call.sequences.start, call.tokens.len().min(runs.largest_chunk()));
                 let part = Part { sequence, tokens: &call.tokens[..size], from: call.from };

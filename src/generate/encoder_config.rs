@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::error::GenerateError;
-use super::settings::{Config, EncoderConfig, Names, OneOrMore, Search, parse};
+use super::settings::{Config, CrossNames, EncoderConfig, Names, OneOrMore, Search, parse};
 
 /// Tokens of models that name no limit, as those with relative positions.
 const UNLIMITED: usize = 4096;
@@ -75,6 +75,7 @@ pub(super) fn encoder_decoder(folder: &Path, path: &Path, text: &str) -> Result<
                 .collect(),
             context: model.max_source_positions.or(positions).unwrap_or(UNLIMITED),
             hidden: model.d_model,
+            names: cross_names(),
         }),
         ends: search.eos_token_id.or(model.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),
     })
@@ -89,6 +90,23 @@ fn names() -> Names {
         present: plain.present.map(|name| part(&name, "decoder")),
         mask: "decoder_attention_mask".to_owned(),
         ..plain
+    }
+}
+
+/// Names that optimum gives to what goes from an encoder to its decoder.
+fn cross_names() -> CrossNames {
+    let text = str::to_owned;
+    let parts = |of: &str| ["key", "value"].map(|part| format!("{of}.%d.encoder.{part}"));
+    CrossNames {
+        ids: text("input_ids"),
+        mask: text("attention_mask"),
+        features: None,
+        encoded: vec![text("last_hidden_state")],
+        hidden: text("encoder_hidden_states"),
+        shown: text("encoder_attention_mask"),
+        past: Some(parts("past_key_values")),
+        by_decoder: Some(parts("present")),
+        by_encoder: None,
     }
 }
 

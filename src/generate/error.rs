@@ -61,7 +61,7 @@ pub enum GenerateError {
     },
     /// The graph has an input that a decoder of text is not given.
     #[error(
-        "nothing is known to give to the graph's input {name:?}: a decoder takes token numbers, a mask, positions and its cache"
+        "nothing is known to give to the graph's input {name:?}: a decoder takes token numbers, a mask, positions, its cache and what its encoder gives; name these inputs in the settings"
     )]
     UnknownInput {
         /// The name.

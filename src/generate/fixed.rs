@@ -113,6 +113,9 @@ pub(super) fn inputs(
     if let Some(places) = &io.cache_positions {
         builder = builder.input(&places.name, Memory::own().shape(Shape::new([size])?));
     }
+    if let Some(len) = &io.past_len {
+        builder = builder.input(&len.name, Memory::own().shape(Shape::new([1])?));
+    }
     if let Some(branch) = &io.branch {
         builder = builder.input(branch, Memory::value(chosen(has_past)?));
     }

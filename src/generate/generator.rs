@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::cache::KeyValueCache;
 use super::conversation;
 use super::decoder::{Decoder, Growth};
-use super::encoder::{Encoder, Source};
+use super::encoder::{Encoder, Source, Wanted};
 use super::error::GenerateError;
 #[cfg(feature = "grammar")]
 use super::grammar::{Constraint, Grammars};
@@ -96,8 +96,16 @@ impl Generator {
             |path: PathBuf| session(Session::builder().params(Arc::clone(&weights)).model(&path), &path);
         let encoder = folder.encoder().map(&mut open).transpose()?;
         let first = folder.first_graph().map(&mut open).transpose()?;
-        let decoder = Decoder::crossed(open(graph)?, first, &folder.config, context)?;
-        let encoder = encoder.map(|session| Encoder::new(session, &config)).transpose()?;
+        let decoder = open(graph)?;
+        let mut encoder = encoder.map(|session| Encoder::new(session, &config)).transpose()?;
+        let made = encoder.as_ref().map(|encoder| encoder.made(&folder.config)).transpose()?.flatten();
+        let mut decoder = Decoder::crossed(decoder, first, &folder.config, context, made.as_deref())?;
+        if let Some(encoder) = &mut encoder {
+            encoder.check_gives(&wanted(&decoder), &config)?;
+            if encoder.may_fill_up() && decoder.hides_rows() {
+                encoder.fill_up(&wanted(&decoder));
+            }
+        }
         Ok(Generator { encoder, ..Generator::of(folder, decoder) })
     }
 
@@ -162,6 +170,11 @@ impl Generator {
         self.cached.decoder.session()
     }
 
+    /// Plans made so far, of all its graphs. A run that finds its plan makes none.
+    pub fn plans_made(&self) -> u64 {
+        self.cached.decoder.plans_made() + self.encoder.as_ref().map_or(0, Encoder::plans_made)
+    }
+
     /// Tokens that a prompt and its text may have together.
     pub fn context(&self) -> usize {
         self.cached.decoder.capacity()
@@ -217,9 +230,10 @@ impl Generator {
                 "the graph appends to its cache: each token copies it; export it with GroupQueryAttention for a cache \
                  that is updated in place",
             ),
-            Growth::Planned if self.encoder.is_some() => {
-                Some("the decoder appends to its cache: each token is planned anew")
-            }
+            Growth::PaddedAlone => Some("the decoder appends to its cache: each token copies it"),
+            Growth::Planned if self.encoder.is_some() => Some(
+                "the decoder appends to its cache, and rows of it cannot be hidden: each token is planned anew",
+            ),
             Growth::Planned => Some(
                 "the graph appends to its cache and does not heed its mask: each token is planned anew; export it with \
                  GroupQueryAttention for a cache of a fixed length",
@@ -363,11 +377,12 @@ impl Round<'_, '_> {
         let start = Instant::now();
         let run = run_options(text.options());
         if let (Some(encoder), Some(source)) = (self.encoder, source) {
-            let Some(hidden) = finished(encoder.run(source, run.as_ref()))? else {
+            let encoded = encoder.run(source, &wanted(&cached.decoder), run.as_ref());
+            let Some(encoded) = finished(encoded)? else {
                 text.end(Finish::Cancelled);
                 return Ok(None);
             };
-            cached.decoder.begin(at, hidden)?;
+            cached.decoder.begin(at, encoded)?;
         }
         let rows = cached.decoder.forward(at, prompt, prompt.len() - 1, run.as_ref());
         let Some(mut logits) = finished(rows)?.and_then(|mut rows| rows.pop()) else {
@@ -454,6 +469,11 @@ impl Round<'_, '_> {
         decoder.truncate(at, before + 1 + kept)?;
         Ok(next)
     }
+}
+
+/// What a decoder wants of its encoder.
+fn wanted(decoder: &Decoder) -> Wanted<'_> {
+    Wanted { hidden: decoder.reads_hidden(), tensors: decoder.given(), decoder: decoder.session() }
 }
 
 /// The tokens of a prompt, which leaves room for one more in a cache of `capacity`.

@@ -1,7 +1,7 @@
 //! Runs that append to the cache: each is planned anew.
 
 use super::cache::{CacheMemory, CacheTensor, Rows, finish};
-use super::call::{Call, Ran};
+use super::call::{Call, Ran, chunk_size};
 use super::cross::CrossRuns;
 use super::error::GenerateError;
 use super::fixed::{inputs, only_device};
@@ -15,6 +15,8 @@ use crate::session::{BindingBuilder, Memory, Session};
 pub(super) struct GrowingRuns {
     tensors: Vec<CacheTensor>,
     largest_chunk: usize,
+    /// Whether the first run of a text is filled up, so that one plan serves several numbers of tokens.
+    fills_up: bool,
     /// The cache of each sequence, once there is a token in it.
     memory: Vec<Option<Vec<CacheMemory>>>,
     /// What is read of an encoder.
@@ -39,11 +41,14 @@ impl GrowingRuns {
         for tensor in &mut tensors {
             tensor.device = only_device(&plan, tensor);
         }
-        Ok((GrowingRuns { tensors, largest_chunk: 1, memory: vec![None], cross: None }, plan))
+        Ok((
+            GrowingRuns { tensors, largest_chunk: 1, fills_up: false, memory: vec![None], cross: None },
+            plan,
+        ))
     }
 
     /// As [`GrowingRuns::new`] for a decoder that reads an encoder; `first` is the decoder without past, where the other one
-    /// has no branch for it.
+    /// has no branch for it. `made` are the encoder's outputs that are keys and values, where it gives any.
     ///
     /// # Errors
     /// [`GenerateError`] for a graph that is no such decoder, and what the session says.
@@ -52,20 +57,35 @@ impl GrowingRuns {
         io: &DecoderIo,
         first: Option<(Session, DecoderIo)>,
         mut tensors: Vec<CacheTensor>,
+        made: Option<&[String]>,
     ) -> Result<(Self, Plan), GenerateError> {
-        let (mut cross, plans) = CrossRuns::new(session, io, first, &tensors)?;
+        let (mut cross, plans) = CrossRuns::new(session, io, first, &tensors, made)?;
         for tensor in &mut tensors {
             tensor.device = cross.device(session, &plans, tensor);
         }
         cross.resize(1);
-        let runs =
-            GrowingRuns { tensors, largest_chunk: 1, memory: vec![None], cross: Some(Box::new(cross)) };
+        let (memory, cross) = (vec![None], Some(Box::new(cross)));
+        let runs = GrowingRuns { tensors, largest_chunk: 1, fills_up: false, memory, cross };
         Ok((runs, plans.first))
     }
 
     /// What is read of an encoder.
     pub(super) fn cross_mut(&mut self) -> Option<&mut CrossRuns> {
         self.cross.as_deref_mut()
+    }
+
+    pub(super) fn cross(&self) -> Option<&CrossRuns> {
+        self.cross.as_deref()
+    }
+
+    /// Fills up the first run of a text from now on, or does not. What fills it up is in the cache after it.
+    pub(super) fn fill_up(&mut self, fills_up: bool) {
+        self.fills_up = fills_up;
+    }
+
+    /// The cache of a sequence, which is empty then.
+    pub(super) fn take(&mut self, sequence: usize) -> Vec<CacheMemory> {
+        self.memory[sequence].take().unwrap_or_default()
     }
 
     pub(super) fn limit_chunk(&mut self, largest: usize) {
@@ -128,7 +148,10 @@ impl GrowingRuns {
         let call = &Call { session, io, ..call.clone() };
         // Decoders with past of an encoder are exported for one token.
         let largest = if has_past && self.cross.is_some() { 1 } else { self.largest_chunk };
-        let size = call.tokens.len().min(largest);
+        let size = match self.fills_up && !has_past {
+            true => chunk_size(call.tokens.len(), call.positions, largest, true),
+            false => call.tokens.len().min(largest),
+        };
         let mut builder: BindingBuilder<'static> = inputs(session, io, 1, size, len + size, has_past)?;
         let mut grown = Vec::new();
         for (i, tensor) in self.tensors.iter().enumerate() {

@@ -1,5 +1,7 @@
 //! Inputs of graphs: those that hold integers, and those of a cache.
 
+use half::{bf16, f16};
+
 use super::error::GenerateError;
 use super::settings::Config;
 use crate::dtype::DType;
@@ -22,6 +24,10 @@ impl IntInput {
             DType::I64 | DType::I32 => Ok(Some(IntInput { name, dtype })),
             got => Err(GenerateError::DType { name, expected: "int64 or int32", got }),
         }
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// A tensor of the input's type.
@@ -89,6 +95,24 @@ impl IntInput {
 fn put<const N: usize>(bytes: &mut [u8], at: usize, values: impl Iterator<Item = [u8; N]>) {
     let places = bytes.as_chunks_mut::<N>().0.iter_mut().skip(at);
     places.zip(values).for_each(|(place, value)| *place = value);
+}
+
+/// A tensor of floating point numbers; `value` gives that of each element.
+///
+/// # Errors
+/// [`GenerateError::Unsupported`] for types that are not computed with.
+pub(super) fn floats(info: &TensorInfo, value: impl Fn(usize) -> f32) -> Result<Tensor, GenerateError> {
+    let values = (0..info.elements()).map(value);
+    let dims = info.shape.dims();
+    Ok(match info.dtype {
+        DType::F32 => Tensor::new(dims, &values.collect::<Vec<f32>>())?,
+        DType::F16 => Tensor::new(dims, &values.map(f16::from_f32).collect::<Vec<_>>())?,
+        DType::BF16 => Tensor::new(dims, &values.map(bf16::from_f32).collect::<Vec<_>>())?,
+        other => {
+            let what = format!("{other} between an encoder and its decoder: export it in float32 or float16");
+            return Err(GenerateError::Unsupported(what));
+        }
+    })
 }
 
 /// Type and shape of a cache of no token; heads come after rows where it is in pages.

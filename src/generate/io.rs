@@ -4,7 +4,7 @@ use super::cache::CacheTensor;
 use super::cross_io::CrossIo;
 use super::error::GenerateError;
 use super::input::{IntInput, cache_info};
-use super::settings::Config;
+use super::settings::{Config, layer_name};
 use crate::dtype::DType;
 use crate::session::{Binding, IoInfo, Session};
 use crate::shape::Dim;
@@ -23,6 +23,8 @@ pub(super) struct DecoderIo {
     pub(super) positions: Option<IntInput>,
     /// Places in the cache that the tokens of a run go to, without a dimension of sequences.
     pub(super) cache_positions: Option<IntInput>,
+    /// The number of tokens in the cache.
+    pub(super) past_len: Option<IntInput>,
     /// What chooses between two branches: with and without tokens in the cache.
     pub(super) branch: Option<String>,
     /// Whether the graph reads a cache, or only makes one.
@@ -82,6 +84,7 @@ impl DecoderIo {
         let (mask, positions) = (find(&names.mask)?, find(&names.positions)?);
         // One place for all sequences: only decoders whose sequences run in turns have it.
         let cache_positions = if config.encoder.is_some() { find(CACHE_POSITIONS)? } else { None };
+        let past_len = if config.encoder.is_some() { find(&names.past_len)? } else { None };
         let branch = branch(&inputs)?;
         if !outputs.iter().any(|io| io.name == names.logits) {
             return Err(no_name("output", &names.logits, &outputs));
@@ -94,8 +97,7 @@ impl DecoderIo {
         let mut tensors = Vec::new();
         for layer in 0..config.layers {
             for (past, present) in names.past.iter().zip(&names.present) {
-                let name = |pattern: &String| pattern.replacen("%d", &layer.to_string(), 1);
-                let (past, present) = (name(past), name(present));
+                let (past, present) = (layer_name(past, layer), layer_name(present, layer));
                 let io = inputs.iter().find(|io| io.name == past);
                 if reads_cache && io.is_none() {
                     return Err(no_name("input", &past, &inputs));
@@ -114,7 +116,7 @@ impl DecoderIo {
             }
         }
         let cross = match &config.encoder {
-            Some(encoder) => Some(CrossIo::find(&inputs, config, encoder)?),
+            Some(encoder) => Some(CrossIo::find(&inputs, config, encoder, reads_cache)?),
             None => None,
         };
         let logits = names.logits.clone();
@@ -123,6 +125,7 @@ impl DecoderIo {
             mask,
             positions,
             cache_positions,
+            past_len,
             branch,
             reads_cache,
             cross,
@@ -137,6 +140,7 @@ impl DecoderIo {
                 io.mask.as_ref(),
                 io.positions.as_ref(),
                 io.cache_positions.as_ref(),
+                io.past_len.as_ref(),
                 pages.map(|p| &p.ends),
                 pages.map(|p| &p.past),
                 pages.map(|p| &p.table),

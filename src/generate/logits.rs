@@ -14,6 +14,16 @@ use crate::plan::PlannedIo;
 use crate::session::{Binding, BindingBuilder, Memory, Session, SessionError};
 use crate::shape::Shape;
 
+/// The part of their range by which rounding may change numbers.
+const ROUNDING: f32 = 0.01;
+
+/// Whether numbers differ by rounding alone.
+pub(super) fn near(wanted: &[f32], found: &[f32]) -> bool {
+    let (least, most) = wanted.iter().fold((f32::MAX, f32::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
+    let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= ROUNDING * (most - least);
+    !wanted.is_empty() && wanted.len() == found.len() && wanted.iter().zip(found).all(is_near)
+}
+
 /// Where the logits of a run are.
 #[derive(Debug)]
 pub(super) struct Logits {

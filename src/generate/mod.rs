@@ -28,7 +28,8 @@
 //! all tokens share one plan. A graph that appends to its cache gets one with more rows than tokens, which its mask hides;
 //! one plan serves all lengths up to a power of two. A graph that does not heed its mask is planned anew for each token,
 //! which [`Generator::remarks`] says. A prompt runs in chunks of a few sizes; the last one may be filled up with tokens
-//! that the next run overwrites.
+//! that the next run overwrites. Decoders that read an encoder have no mask for their cache: their graph is changed so that
+//! rows may be hidden.
 
 mod batcher;
 mod cache;
@@ -44,6 +45,7 @@ mod encoder_config;
 mod error;
 mod files;
 mod fixed;
+mod genai_config;
 mod generator;
 mod gguf;
 #[cfg(feature = "grammar")]
@@ -53,6 +55,7 @@ mod input;
 mod io;
 mod logit_scan;
 mod logits;
+mod long;
 mod padded;
 mod page_plan;
 mod paged;
@@ -62,6 +65,7 @@ mod sampling;
 mod sequence;
 mod settings;
 mod speculate;
+mod stretch;
 mod template;
 mod text;
 

@@ -11,7 +11,7 @@ use super::call::{Call, Ran, chunk_size};
 use super::error::GenerateError;
 use super::fixed::{inputs, only_device};
 use super::io::DecoderIo;
-use super::logits::Logits;
+use super::logits::{Logits, near};
 use crate::plan::Plan;
 use crate::session::{Binding, Memory, Session, SessionError};
 
@@ -19,10 +19,7 @@ use crate::session::{Binding, Memory, Session, SessionError};
 const SMALLEST_CACHE: usize = 64;
 
 /// Fills rows that must not be seen: a number of about 3 in each floating point type.
-const UNSEEN: u8 = 0x40;
-
-/// The part of the logits' range by which rounding may change them.
-const ROUNDING: f32 = 0.01;
+pub(super) const UNSEEN: u8 = 0x40;
 
 /// The graph appends to a cache of more rows than tokens.
 #[derive(Debug)]
@@ -89,7 +86,7 @@ impl PaddedPlan {
 }
 
 /// Rows of a cache for `len` tokens before a run of `size`: few numbers, and the whole is no longer than the model takes.
-fn rows_for(len: usize, size: usize, capacity: usize) -> usize {
+pub(super) fn rows_for(len: usize, size: usize, capacity: usize) -> usize {
     match len {
         0 => 0,
         _ => len.next_power_of_two().max(SMALLEST_CACHE).min(capacity.saturating_sub(size)).max(len),
@@ -132,11 +129,8 @@ impl PaddedRuns {
             finish([memory])?;
         }
         let second = self.all(&Call { tokens: &tokens[1..], all_lens: &[1], from: 0, ..call })?;
-        let (least, most) = whole.iter().fold((f32::MAX, f32::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
-        let near = |(a, b): (&f32, &f32)| (a - b).abs() <= ROUNDING * (most - least);
-        let heeds = !whole.is_empty() && whole.iter().zip(&second).all(near);
         self.forget();
-        Ok(heeds)
+        Ok(near(&whole, &second))
     }
 
     /// Runs all tokens of a call; gives the logits of the last one.

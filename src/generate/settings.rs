@@ -15,6 +15,8 @@ pub(super) struct Names {
     pub(super) ids: String,
     pub(super) mask: String,
     pub(super) positions: String,
+    /// The number of tokens in the cache, which some decoders that read an encoder take.
+    pub(super) past_len: String,
     pub(super) past: [String; 2],
     pub(super) logits: String,
     pub(super) present: [String; 2],
@@ -29,6 +31,7 @@ impl Default for Names {
             ids: text("input_ids"),
             mask: text("attention_mask"),
             positions: text("position_ids"),
+            past_len: text("past_sequence_length"),
             past: [text("past_key_values.%d.key"), text("past_key_values.%d.value")],
             logits: text("logits"),
             present: [text("present.%d.key"), text("present.%d.value")],
@@ -71,6 +74,40 @@ pub(super) struct EncoderConfig {
     pub(super) context: usize,
     /// Elements of what the encoder gives for a token, where told.
     pub(super) hidden: Option<usize>,
+    pub(super) names: CrossNames,
+}
+
+/// Names of what goes into an encoder, and from it to its decoder; `%d` stands for the layer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CrossNames {
+    /// Inputs of an encoder of text: its tokens, and which of them there are.
+    pub(super) ids: String,
+    pub(super) mask: String,
+    /// The input of an encoder of features, where told.
+    pub(super) features: Option<String>,
+    /// Outputs of the encoder of which the decoder reads the first that there is.
+    pub(super) encoded: Vec<String>,
+    /// Inputs of the decoder: the encoder's output, and which of its rows there are.
+    pub(super) hidden: String,
+    pub(super) shown: String,
+    /// Inputs of the decoder for keys and values of the encoder's output, where it has any.
+    pub(super) past: Option<[String; 2]>,
+    /// Outputs of the decoder's first run that give them.
+    pub(super) by_decoder: Option<[String; 2]>,
+    /// Outputs of the encoder that give them.
+    pub(super) by_encoder: Option<[String; 2]>,
+}
+
+impl CrossNames {
+    /// All names that are made for each layer.
+    pub(super) fn patterns(&self) -> impl Iterator<Item = &String> {
+        [&self.past, &self.by_decoder, &self.by_encoder].into_iter().flatten().flatten()
+    }
+}
+
+/// The name that a pattern gives to a layer.
+pub(super) fn layer_name(pattern: &str, layer: usize) -> String {
+    pattern.replacen("%d", &layer.to_string(), 1)
 }
 
 #[derive(Deserialize)]

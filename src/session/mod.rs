@@ -134,6 +134,14 @@ impl Session {
         Ok(Session { core: Arc::new(core), values: Default::default(), current: None, origins, tuner })
     }
 
+    /// A session on the same devices with the same options and parameters, for a graph that is this session's but for a
+    /// few nodes.
+    pub(crate) fn with_graph(&self, graph: Graph) -> Session {
+        let (origins, tuner) = (self.origins.clone(), self.tuner.clone());
+        let core = self.core.child(Arc::new(graph));
+        Session { core, values: Default::default(), current: None, origins, tuner }
+    }
+
     /// The inputs that the caller gives. One that is described as a frame is the bytes of its memory; where it has
     /// several memories, each is an input, named `image:0`, `image:1` and so on.
     pub fn inputs(&self) -> Vec<IoInfo> {

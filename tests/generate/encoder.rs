@@ -14,31 +14,35 @@ use onepool::session::{CancelToken, Session};
 use super::devices::devices;
 use super::{cpu, exactly, tokens};
 
-fn folder(name: &str) -> PathBuf {
+pub(super) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny_seq2seq").join(name)
 }
 
-fn open(folder: &Path, context: &Context, tokens: Option<usize>) -> Result<Generator, GenerateError> {
+pub(super) fn open(
+    folder: &Path,
+    context: &Context,
+    tokens: Option<usize>,
+) -> Result<Generator, GenerateError> {
     Generator::open(ModelFolder::open(folder)?, tokens, |builder, _| {
         Ok(builder.context(context.clone()).build()?)
     })
 }
 
 /// Tokens of onnxruntime, which runs the merged graph.
-struct Case {
-    prompt: String,
+pub(super) struct Case {
+    pub(super) prompt: String,
     features: Vec<f32>,
-    prompt_tokens: Vec<u32>,
-    tokens: Vec<u32>,
+    pub(super) prompt_tokens: Vec<u32>,
+    pub(super) tokens: Vec<u32>,
 }
 
 impl Case {
-    fn features(&self) -> Tensor {
+    pub(super) fn features(&self) -> Tensor {
         Tensor::new([1, 4, 16], &self.features).unwrap()
     }
 }
 
-fn expected(model: &str) -> Vec<Case> {
+pub(super) fn expected(model: &str) -> Vec<Case> {
     let text = std::fs::read_to_string(folder("expected.json")).unwrap();
     let all: serde_json::Value = serde_json::from_str(&text).unwrap();
     let case = |v: &serde_json::Value| Case {
@@ -54,7 +58,7 @@ fn number(v: &serde_json::Value) -> f32 {
     v.as_f64().unwrap() as f32
 }
 
-fn make(
+pub(super) fn make(
     generator: &mut Generator,
     prompt: Prompt<'_>,
     options: &GenerateOptions,
@@ -62,7 +66,7 @@ fn make(
     generator.generate(prompt, options, |_| ControlFlow::Continue(()))
 }
 
-fn copy(name: &str, without: &[&str]) -> tempfile::TempDir {
+pub(super) fn copy(name: &str, without: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(folder(name)).unwrap() {
         let path = entry.unwrap().path();
@@ -112,7 +116,7 @@ fn a_decoder_that_reads_an_encoder_gives_the_tokens_of_onnxruntime() {
     for context in devices() {
         let name = &context.info().name;
         let mut generator = open(&folder("text"), &context, None).unwrap();
-        assert!(generator.remarks()[0].contains("planned anew"), "{:?}", generator.remarks());
+        assert!(generator.remarks()[0].contains("each token copies it"), "{:?}", generator.remarks());
         let cases = expected("text");
         for case in &cases {
             let made = make(&mut generator, Prompt::Text(&case.prompt), &exactly(case.tokens.len())).unwrap();

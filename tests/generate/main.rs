@@ -13,6 +13,8 @@ mod devices;
 mod disguise;
 mod embed;
 mod encoder;
+mod encoder_lengths;
+mod genai_encoder;
 #[cfg(feature = "grammar")]
 mod grammar;
 #[cfg(all(feature = "vulkan", feature = "opencl"))]

@@ -434,7 +434,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         context: generator.context(),
         cache_bytes: generator.cache_bytes(),
         batch,
-        plans: generator.session().plans_made(),
+        plans: generator.plans_made(),
         remarks: &remarks,
         texts: &texts,
     })?;

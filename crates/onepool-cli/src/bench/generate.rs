@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         device,
         context: generator.context(),
         runs: args.runs,
-        plans: generator.session().plans_made(),
+        plans: generator.plans_made(),
         prompt: Rate::of(count, prompts),
         text: Rate::of(max_tokens - 1, texts),
     };
