@@ -108,6 +108,7 @@ impl FewRows for GatedBlocks {
 
     const NORMED: &'static str = "NormedGatedBlocks";
     const SUMMED: Option<[&'static str; 2]> = None;
+    const CODED: bool = true;
 
     fn inputs(&self) -> usize {
         OTHER + 1

@@ -67,6 +67,7 @@ impl FewRows for MatMulBlocks {
 
     const NORMED: &'static str = "NormedBlocks";
     const SUMMED: Option<[&'static str; 2]> = Some(["SummedBlocks", "NormedSummedBlocks"]);
+    const CODED: bool = true;
 
     fn inputs(&self) -> usize {
         BIAS + 1

@@ -104,6 +104,7 @@ impl FewRows for GatedNBits {
 
     const NORMED: &'static str = "NormedGatedNBits";
     const SUMMED: Option<[&'static str; 2]> = None;
+    const CODED: bool = true;
 
     fn inputs(&self) -> usize {
         2 * EACH + 1

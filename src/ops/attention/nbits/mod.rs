@@ -251,6 +251,7 @@ impl FewRows for MatMulNBits {
 
     const NORMED: &'static str = "NormedNBits";
     const SUMMED: Option<[&'static str; 2]> = Some(["SummedNBits", "NormedSummedNBits"]);
+    const CODED: bool = true;
 
     fn inputs(&self) -> usize {
         BIAS + 1

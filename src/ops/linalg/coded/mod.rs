@@ -30,7 +30,7 @@ pub(crate) const BAND: usize = 16;
 /// Places in memory that a thread reads columns from in turn: from one alone it gets less than memory can give.
 const STREAMS: usize = 4;
 /// How many bytes before they are multiplied codes are asked for.
-pub(crate) const AHEAD: usize = 1024;
+pub(crate) const AHEAD: usize = 2048;
 /// Bytes of rounded rows that are multiplied by all columns of a task before the next rows: they stay in the second
 /// cache.
 const TOGETHER: usize = 256 << 10;
