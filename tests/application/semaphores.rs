@@ -107,14 +107,14 @@ fn a_semaphore_that_is_never_signalled_ends_the_run_and_what_it_uses_stays_in_us
     let mut other = session(&context, double(8));
     other.set_input("x", &Tensor::new([8], &[1.0f32; 8]).unwrap()).unwrap();
     assert!(other.run().is_err());
-    assert!(start.elapsed() < 5 * SECOND);
+    assert!(start.elapsed() < 60 * SECOND);
     assert_eq!(y.words(), [0.0; 512]);
     assert_eq!(read.load(Ordering::SeqCst), 0, "the device has still to read the input");
     // The application signals late: all that was submitted runs, and the next run is whole.
     app.signal(semaphore, 1);
     app.finish();
     assert_eq!(y.words(), [2.0; 512]);
-    let end = Instant::now() + 5 * SECOND;
+    let end = Instant::now() + 60 * SECOND;
     while read.load(Ordering::SeqCst) == 0 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -142,7 +142,7 @@ fn dropping_what_waits_for_ever_ends_and_frees_nothing_that_is_in_use() {
         let options = RunOptions::new().wait(&of(&context, semaphore, Some(1))).semaphore_limit(SECOND / 5);
         drop(binding.submit_with(&options).unwrap());
     }
-    assert!(start.elapsed() < 5 * SECOND);
+    assert!(start.elapsed() < 60 * SECOND);
     app.signal(semaphore, 1);
     app.finish();
     assert_eq!(y.words(), [2.0; 512]);
@@ -169,7 +169,7 @@ fn a_run_of_several_devices_begins_after_its_waits_and_signals_when_it_is_over()
     assert!(binding.plan().segments.len() > 1);
     let options = |begin, end| {
         let wait = of(&context, semaphore, Some(begin));
-        RunOptions::new().wait(&wait).signal(&of(&context, semaphore, Some(end))).semaphore_limit(SECOND / 2)
+        RunOptions::new().wait(&wait).signal(&of(&context, semaphore, Some(end))).semaphore_limit(2 * SECOND)
     };
     app.signal(semaphore, 1);
     binding.run_with(&options(1, 2)).unwrap();
@@ -204,7 +204,7 @@ fn borrowed_memory_is_waited_for_by_the_host() {
         RunOptions::new()
             .wait(&wait)
             .signal(&of(&context, semaphore, Some(begin + 1)))
-            .semaphore_limit(SECOND / 5)
+            .semaphore_limit(2 * SECOND)
     };
     app.signal(semaphore, 1);
     session.scope(|s| {

@@ -9,7 +9,11 @@ pub(crate) const LAVAPIPE: &str = "2-core-lavapipe";
 pub(crate) const H200: &str = "h200";
 const H100: &str = "h100";
 /// Machines without a GPU, and what their vectors can do.
-const CPUS: [(&str, &str); 2] = [("2-core-avx512", "AVX-512, VNNI"), ("2-core-avx2", "AVX2")];
+const CPUS: [(&str, &str); 3] = [
+    ("2-core-avx512", "AVX-512, VNNI"),
+    ("2-core-avx512-as-avx2", "AVX2, of AVX-512"),
+    ("2-core-avx2", "AVX2"),
+];
 
 /// Vendor's peak of float32 outside the tensor cores and of float16 in them, TFLOP/s.
 const PEAKS: [f64; 2] = [67.0, 989.0];
@@ -222,14 +226,16 @@ fn language(records: &Records) -> String {
 
 /// Rates of language models on CPUs, next to those of a program that reads the same file.
 fn language_cpu(records: &Records) -> String {
+    const PEERS: [&str; 3] = ["onnxruntime", "llama.cpp", "llama.cpp without AMX"];
     let mut rows = Vec::new();
     for (machine, vectors) in CPUS {
         for case in records.cases(machine, "language") {
             let is_known =
                 |peer: &&str| records.known(machine, "language", case, &format!("text; {peer}")).is_some();
-            let Some(peer) = ["onnxruntime", "llama.cpp"].into_iter().find(is_known) else { continue };
-            let first = [case, vectors, peer].map(str::to_owned).to_vec();
-            rows.push([first, rates(records, machine, case, peer)].concat());
+            for peer in PEERS.into_iter().filter(is_known) {
+                let first = [case, vectors, peer].map(str::to_owned).to_vec();
+                rows.push([first, rates(records, machine, case, peer)].concat());
+            }
         }
     }
     let days = CPUS.map(|(machine, _)| format!("{machine} {}", records.days_on(machine, "language")));

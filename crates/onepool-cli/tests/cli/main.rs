@@ -340,6 +340,22 @@ fn native_functions_keep_to_the_vectors_that_are_asked_for() {
     }
 }
 
+/// Waits until a program listens to interrupts, where the system tells.
+#[cfg(unix)]
+fn until_it_listens(program: u32) {
+    let path = format!("/proc/{program}/status");
+    let interrupt = 1 << 1;
+    let listens = |status: &str| {
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        caught.is_none_or(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & interrupt != 0)
+    };
+    let begun = std::time::Instant::now();
+    while std::fs::read_to_string(&path).is_ok_and(|status| !listens(&status)) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(120));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_a_run_with_a_sentence() {
@@ -352,6 +368,7 @@ fn ctrl_c_ends_a_run_with_a_sentence() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let child = command.spawn().unwrap();
+    until_it_listens(child.id());
     std::thread::sleep(std::time::Duration::from_millis(1500));
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
