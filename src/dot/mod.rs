@@ -26,12 +26,9 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
-use half::f16;
-
-use crate::ops::halves::Half;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Vectors;
-use crate::simd::wide;
+use crate::simd::{self, wide};
 pub(crate) use portable::Portable;
 
 /// Vector registers that hold sums of products along two rows, one sum for four neighbouring bytes.
@@ -101,7 +98,7 @@ pub(crate) trait RowDot: Copy {
     fn halves(self, bits: [u16; 8]) -> [f32; 8] {
         let mut numbers = [0.0; 8];
         for (to, bits) in numbers.iter_mut().zip(bits) {
-            *to = f16::from_bits(bits).widen();
+            *to = simd::widen_half(bits);
         }
         numbers
     }

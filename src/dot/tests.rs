@@ -1,3 +1,5 @@
+use half::f16;
+
 use super::*;
 
 struct Sums<'a>(&'a [u8], &'a [u8], bool);

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use super::par;
 use crate::dtype::Element;
-use crate::simd::wide;
+use crate::simd::{self, wide};
 
 /// A type of 16 bits that is computed with in `f32`.
 pub(crate) trait Half: Element + Send + Sync {
@@ -25,12 +25,7 @@ pub(crate) trait Half: Element + Send + Sync {
 impl Half for f16 {
     #[inline(always)]
     fn widen(self) -> f32 {
-        let bits = u32::from(self.to_bits());
-        // Exponent and mantissa in their places; the bias of the exponent differs by 112. Subnormal numbers follow too.
-        let scaled = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
-        // Infinities and what is no number have all bits of the exponent.
-        let full = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
-        f32::from_bits(scaled.to_bits() | full | (bits & 0x8000) << 16)
+        simd::widen_half(self.to_bits())
     }
 
     #[inline(always)]
