@@ -136,6 +136,7 @@ impl Session {
 
     /// A session on the same devices with the same options and parameters, for a graph that is this session's but for a
     /// few nodes.
+    #[cfg(feature = "generate")]
     pub(crate) fn with_graph(&self, graph: Graph) -> Session {
         let (origins, tuner) = (self.origins.clone(), self.tuner.clone());
         let core = self.core.child(Arc::new(graph));
