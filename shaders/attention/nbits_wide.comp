@@ -2,7 +2,7 @@
 // SPLIT teams sum parts of the same ones. Blocks are whole units of 16 bytes, and every column is whole blocks.
 // With GATED there are two matrices of one form, and the result is a function of the first product times the second:
 // columns of the first and of the second alternate among those of a team.
-// Rows may be normalized, and a summand added to the result: beside.glsl.
+// Rows may be normalized before the product, and a residual added to its result: beside.glsl.
 // variant: f32        T=f32 VEC=vec4 EXT_INT8
 // variant: f16        T=f16 VEC=f16vec4 EXT_STORAGE16 EXT_INT8
 // variant: f32_gated  T=f32 VEC=vec4 EXT_INT8 GATED

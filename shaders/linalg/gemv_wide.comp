@@ -2,7 +2,7 @@
 // its strides are multiples of that. With columns of B contiguous a team of 32 invocations sums one column, else an
 // invocation sums a part of four columns.
 // With GATED the result is a function of that product times another of the same A with a second matrix as B is.
-// Rows may be normalized: beside.glsl.
+// Rows may be normalized before the product: beside.glsl.
 // variant: f32                T=f32 VEC=vec4
 // variant: f16                T=f16 VEC=f16vec4 EXT_STORAGE16
 // variant: f32_columns        T=f32 VEC=vec4 COLUMNS
@@ -201,7 +201,7 @@ void main()
             }
         }
     }
-    // With the sum of four they have room beside it.
+    // The sum of the four components is one; the squares are reduced in another.
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         if (NORMED != 0u) {
             own[r] = vec4(own[r].x + own[r].y + own[r].z + own[r].w, squares[r], 0.0, 0.0);

@@ -341,12 +341,13 @@ impl<R: Copy> Sums<R> {
                         _ => dot.add_two::<6>(dot.every_sum(0), codes, values),
                     };
                     let at = pair * D::SUMS;
-                    let first = at / 4 / D::SUMS * D::SUMS;
+                    // The vector of scales that has those of the pair's blocks.
+                    let vector = at / 4 / D::SUMS * D::SUMS;
                     let mut places = [0; 16];
                     for (i, to) in places.iter_mut().enumerate() {
-                        *to = ((at + i) / 4 - first) as i32;
+                        *to = ((at + i) / 4 - vector) as i32;
                     }
-                    let scales = dot.pick(&scales[first..], dot.sums(&places));
+                    let scales = dot.pick(&scales[vector..], dot.sums(&places));
                     self.total = dot.add_scaled(self.total, sums, scales, dot.reals(&left.scales[at..]));
                 }
             });

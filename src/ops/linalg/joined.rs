@@ -93,8 +93,8 @@ pub(crate) fn with_normalized_rows<P: FewRows>(
     epsilon: f32,
     device: &DeviceInfo,
 ) -> Option<Absorbed> {
-    // Kernels that decode have no time left beside a card's memory: reading the gain takes longer than a command of the
-    // normalization, 7 to 10 percent of a token of 1.5 billion parameters in 4 bits (measured on an H100).
+    // On a card, reading the gain takes longer than a dispatch of the normalization: 7 to 10 percent of a token with 1.5
+    // billion parameters in 4 bits on an H100.
     if P::CODED && device.kind == DeviceKind::Discrete {
         return None;
     }

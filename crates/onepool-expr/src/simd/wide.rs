@@ -54,13 +54,18 @@ impl Vectors {
 #[inline]
 pub fn arch() -> pulp::Arch {
     static ARCH: OnceLock<pulp::Arch> = OnceLock::new();
-    *ARCH.get_or_init(|| {
-        #[cfg(target_arch = "x86_64")]
-        if Vectors::used() == Vectors::Avx2 {
-            return pulp::x86::V3::try_new().map_or(pulp::Arch::Scalar, pulp::Arch::V3);
-        }
-        pulp::Arch::new()
-    })
+    *ARCH.get_or_init(|| widest(Vectors::used()))
+}
+
+/// The widest of this CPU within `limit`.
+fn widest(limit: Vectors) -> pulp::Arch {
+    #[cfg(target_arch = "x86_64")]
+    if limit == Vectors::Avx2 {
+        return pulp::x86::V3::try_new().map_or(pulp::Arch::Scalar, pulp::Arch::V3);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = limit;
+    pulp::Arch::new()
 }
 
 /// Calls `f` in a form compiled for the widest vectors this CPU has. `f` and what it calls must be inlined into
@@ -95,6 +100,24 @@ mod tests {
         for wrong in ["", "AVX2", "avx512", "64"] {
             assert!(wrong.parse::<Vectors>().unwrap_err().contains("give widest or avx2"), "{wrong}");
         }
+    }
+
+    /// Also on a CPU with wider ones.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn vectors_are_kept_to_avx2() {
+        struct Lanes;
+        impl pulp::WithSimd for Lanes {
+            type Output = usize;
+            #[inline(always)]
+            fn with_simd<S: pulp::Simd>(self, _: S) -> usize {
+                S::F32_LANES
+            }
+        }
+        let lanes = |limit| super::widest(limit).dispatch(Lanes);
+        let has_avx2 = pulp::x86::V3::try_new().is_some();
+        assert_eq!(lanes(Vectors::Avx2), if has_avx2 { 8 } else { 1 });
+        assert!(lanes(Vectors::Widest) >= lanes(Vectors::Avx2));
     }
 
     #[test]
