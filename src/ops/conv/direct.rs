@@ -1,9 +1,10 @@
 //! Conv on the CPU: pointwise ones are one product, depthwise ones direct loops, large ones of 3 by 3 taps go
-//! through [`Winograd`], all others are products over column blocks.
+//! through [`Winograd`], others over two dimensions through [`Shifted`], and the rest are products over column blocks.
 
 use super::columns::{self, Columns};
 use super::depthwise;
 use super::dims::ConvDims;
+use super::shifted::Shifted;
 use super::unfold::Unfold;
 use super::winograd::Winograd;
 use crate::kernel::KernelError;
@@ -73,6 +74,8 @@ impl Run {
                 Tiled { a, a_row, depth, columns, start, activation }.run(d.oc, plane, y, plane, threads);
             } else if let Some(tiles) = Winograd::new(d.ic, d.oc, &d.axes) {
                 tiles.run(x, w, bias.and_then(as_f32s), activation, y, threads);
+            } else if let Some(shifted) = Shifted::new(d.ic, &d.axes) {
+                shifted.run(x, w, bias.and_then(as_f32s), activation, y, threads);
             } else {
                 let columns = &Unfold { axes: d.axes, x };
                 Tiled { a, a_row, depth, columns, start, activation }.run(d.oc, plane, y, plane, threads);

@@ -11,6 +11,7 @@ mod fused;
 mod image;
 mod many;
 mod scatter;
+mod shifted;
 mod transpose;
 mod unfold;
 mod winograd;

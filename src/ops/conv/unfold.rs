@@ -80,7 +80,7 @@ impl Columns for Unfold<'_> {
 
 /// Copies `n` elements that lie `STRIDE` apart, in vectors that may write beyond the last one.
 #[inline(always)]
-fn copy<const STRIDE: usize>(x: &[f32], to: &mut [f32], n: usize) {
+pub(super) fn copy<const STRIDE: usize>(x: &[f32], to: &mut [f32], n: usize) {
     const LANES: usize = 16;
     let mut at = 0;
     while at < n {

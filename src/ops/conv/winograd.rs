@@ -7,11 +7,14 @@
 //! Gregg, "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks", 2020).
 
 use std::cell::Cell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pulp::{Simd, WithSimd};
 
 use crate::kernel::codes::winograd::{A, B};
 use crate::ops::linalg::product::Threads;
+use crate::ops::linalg::share::Cut;
 use crate::ops::linalg::tile::clamp;
 use crate::ops::{Activation, WindowAxis};
 use crate::simd::arch;
@@ -35,11 +38,32 @@ const GROUPS: usize = 3;
 /// Elements of transformed input that are made at a time, at most where that is enough for `GROUPS`.
 const BLOCK: usize = 1 << 18;
 
+/// Output channels that one task has at least, so that each task's own transformed input stays cheap.
+const BAND: usize = 64;
+/// Multiplications below which one thread is faster, and of one task at least.
+const PARALLEL: usize = 100_000;
+const TASK: usize = 150_000;
+/// Tasks for each thread: more of them have fewer groups that are multiplied by the same transformed taps.
+const TASKS: usize = 2;
+
 thread_local! {
-    /// Transformed input, of the thread that shares the work out.
-    static INPUT: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    /// Transformed taps and products.
-    static WORK: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    static WORK: Cell<Work> = Cell::new(Work::default());
+}
+
+/// Runs begun, by which a task knows transformed input that another one of its run made.
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
+/// What a thread keeps between tasks.
+#[derive(Default)]
+struct Work {
+    /// For every input channel, group and point, a number for every tile.
+    input: Vec<f32>,
+    /// The run and the groups that it is of.
+    of: Option<(u64, Range<usize>)>,
+    /// For every pair of input channels and every point, a number for each of the two and every output channel.
+    taps: Vec<f32>,
+    /// For every output channel, group and point, a number for every tile.
+    products: Vec<f32>,
 }
 
 /// A convolution of one group of one image.
@@ -59,12 +83,12 @@ impl Winograd {
     /// `None` where it would not be faster.
     pub(super) fn new(ic: usize, oc: usize, axes: &[WindowAxis; 3]) -> Option<Winograd> {
         let this = Winograd::of(ic, axes)?;
-        // Instructions for each pair of channels, in vectors of a group: the plain sum, the products, and what
-        // the transforms of taps, input and output were measured to take.
-        let groups = this.groups();
-        let plain = 9 * (this.h.output * this.w.output).div_ceil(GROUP);
-        let ours = groups * POINTS + 17 + 500 * groups / oc.max(1) + 400 * groups / ic.max(1);
-        (oc >= CHANNELS && ours < plain * 4 / 5).then_some(this)
+        // Vectors of products for each pair of channels, and what takes as long: those of the plain sum, and those of
+        // all points with the transforms of taps, input and output.
+        let (groups, plain) = (this.groups(), 10 * (this.h.output * this.w.output).div_ceil(GROUP));
+        let blocks = (ic * groups * POINTS * GROUP).div_ceil(BLOCK);
+        let ours = 45 * groups + 95 * blocks + groups * (2000 / oc.max(1) + 1300 / ic.max(1));
+        (oc >= CHANNELS && ours < plain * 9 / 10).then_some(this)
     }
 
     /// `None` unless the window is 3 by 3 with strides and dilations of 1.
@@ -76,6 +100,17 @@ impl Winograd {
         let (across, down) = (w.output.div_ceil(OUT), h.output.div_ceil(OUT));
         let (rows, cuts) = ((GROUP / across.max(1)).max(1), across.div_ceil(GROUP));
         Some(Winograd { ic, h, w, across, down, rows, cuts })
+    }
+
+    /// Elements between two points of the transformed input of some groups; those of transformed taps are
+    /// [`taps_of_point`](Winograd::taps_of_point). One group more than there are, lest all points begin in one set
+    /// of the cache.
+    fn of_point(&self, groups: usize) -> usize {
+        (self.ic * groups + 1) * GROUP
+    }
+
+    fn taps_of_point(&self) -> usize {
+        (self.ic.div_ceil(PAIR) + 1) * GROUP
     }
 
     fn groups(&self) -> usize {
@@ -98,51 +133,35 @@ impl Winograd {
         y: &mut [f32],
         threads: Threads,
     ) {
-        let each = (BLOCK / (self.ic * POINTS * GROUP).max(1)).max(GROUPS);
-        let (in_plane, out_plane) = (self.h.input * self.w.input, self.h.output * self.w.output);
-        let mut input = INPUT.take();
-        for first in (0..self.groups()).step_by(each) {
-            let groups = first..self.groups().min(first + each);
-            let of_channel = groups.len() * POINTS * GROUP;
-            if input.len() < self.ic * of_channel {
-                input.resize(self.ic * of_channel, 0.0);
-            }
-            let input = &mut input[..self.ic * of_channel];
-            let transform = |(x, to): (&[f32], &mut [f32])| {
-                arch().dispatch(Input { of: self, first, x, to });
+        let plane = self.h.output * self.w.output;
+        let (m, bands) = (y.len() / plane, self.down.div_ceil(self.rows));
+        let work = m * plane * self.ic * 9;
+        let task = TASK.max(work / (TASKS * rayon::current_num_threads()));
+        let cut = Cut { work, parallel: PARALLEL, task, band: BAND, strips: bands };
+        // Strips are rows of groups.
+        let first = |strip: usize, strips: usize| bands * strip / strips;
+        let row = |band: usize| (band * self.rows * OUT).min(self.h.output);
+        let end = |strip: usize, strips: usize| row(first(strip + 1, strips)) * self.w.output;
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        cut.share([m, plane], y.chunks_mut(plane), threads, end, |share| {
+            let bands = first(share.strip, share.strips)..first(share.strip + 1, share.strips);
+            let mut work = WORK.take();
+            let task = Task {
+                of: self,
+                run,
+                x,
+                taps,
+                bias,
+                activation,
+                channel: share.row,
+                row: row(bands.start),
+                groups: bands.start * self.cuts..bands.end * self.cuts,
+                outputs: share.rows,
+                work: &mut work,
             };
-            let planes = x.chunks_exact(in_plane).zip(input.chunks_exact_mut(of_channel));
-            threads.each(planes, transform);
-            let input = &*input;
-            let multiply = |(i, y): (usize, &mut [f32])| {
-                let channel = i * CHANNELS;
-                let taps = &taps[channel * self.ic * 9..];
-                let bias = bias.map(|bias| &bias[channel..]);
-                let mut work = WORK.take();
-                let of_taps = POINTS * GROUP * self.ic.div_ceil(PAIR);
-                let needed = of_taps + CHANNELS * POINTS * GROUPS * GROUP;
-                if work.len() < needed {
-                    work.resize(needed, 0.0);
-                }
-                let (work_taps, products) = work[..needed].split_at_mut(of_taps);
-                let scratch = Scratch { taps: work_taps, products };
-                let task = Output {
-                    of: self,
-                    first,
-                    groups: groups.len(),
-                    input,
-                    taps,
-                    bias,
-                    activation,
-                    scratch,
-                    y,
-                };
-                arch().dispatch(task);
-                WORK.set(work);
-            };
-            threads.each(y.chunks_mut(CHANNELS * out_plane).enumerate(), multiply);
-        }
-        INPUT.set(input);
+            arch().dispatch(task);
+            WORK.set(work);
+        });
     }
 }
 
@@ -202,23 +221,21 @@ fn of_products<S: Simd>(simd: S, m: [S::f32s; IN]) -> [S::f32s; OUT] {
     ]
 }
 
-/// Transforms one channel of the input for the groups from `first` on: `POINTS` times `GROUP` elements for each.
-struct Input<'a> {
-    of: &'a Winograd,
-    first: usize,
-    x: &'a [f32],
-    to: &'a mut [f32],
-}
-
-impl WithSimd for Input<'_> {
-    type Output = ();
-
+impl Winograd {
+    /// Transforms one channel of the input for the groups from `first` on: `POINTS` times `GROUP` elements for each.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "lanes and points are counted alike in several arrays")]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Input { of, first, x, to } = self;
-        for (i, to) in to.chunks_exact_mut(POINTS * GROUP).enumerate() {
-            let [row, rows, column, columns] = of.group(first + i);
+    fn transform_input<S: Simd>(
+        &self,
+        simd: S,
+        groups: &Range<usize>,
+        channel: usize,
+        x: &[f32],
+        to: &mut [f32],
+    ) {
+        let of_point = self.of_point(groups.len());
+        for (i, group) in groups.clone().enumerate() {
+            let [row, rows, column, columns] = self.group(group);
             let mut tiles = [[[0.0f32; GROUP]; IN]; IN];
             for v in 0..IN {
                 // The elements that tiles begin with, and those that the next ones do.
@@ -226,19 +243,18 @@ impl WithSimd for Input<'_> {
                 let mut next = [0.0f32; GROUP * OUT];
                 for r in 0..rows {
                     let at = r * columns * OUT;
-                    let Some(line) = of.line(x, (row + r) * OUT + v) else { continue };
-                    of.copy(line, column * OUT, &mut now[at..][..columns * OUT]);
-                    of.copy(line, column * OUT + OUT, &mut next[at..][..columns * OUT]);
+                    let Some(line) = self.line(x, (row + r) * OUT + v) else { continue };
+                    self.copy(line, column * OUT, &mut now[at..][..columns * OUT]);
+                    self.copy(line, column * OUT + OUT, &mut next[at..][..columns * OUT]);
                 }
-                for j in 0..OUT {
-                    for lane in 0..GROUP {
-                        tiles[v][j][lane] = now[lane * OUT + j];
-                    }
+                // All elements of a tile in one loop: shuffles of vectors take them apart.
+                let [a, b, c, d, e, f] = &mut tiles[v];
+                for lane in 0..GROUP {
+                    (a[lane], b[lane]) = (now[lane * OUT], now[lane * OUT + 1]);
+                    (c[lane], d[lane]) = (now[lane * OUT + 2], now[lane * OUT + 3]);
                 }
-                for j in 0..IN - OUT {
-                    for lane in 0..GROUP {
-                        tiles[v][OUT + j][lane] = next[lane * OUT + j];
-                    }
+                for lane in 0..GROUP {
+                    (e[lane], f[lane]) = (next[lane * OUT], next[lane * OUT + 1]);
                 }
             }
             for part in (0..GROUP).step_by(S::F32_LANES) {
@@ -257,16 +273,14 @@ impl WithSimd for Input<'_> {
                         [half[0][u], half[1][u], half[2][u], half[3][u], half[4][u], half[5][u]],
                     );
                     for v in 0..IN {
-                        let to = &mut to[(v * IN + u) * GROUP + part..][..S::F32_LANES];
-                        S::as_mut_simd_f32s(to).0[0] = column[v];
+                        let at = (v * IN + u) * of_point + (channel * groups.len() + i) * GROUP + part;
+                        S::as_mut_simd_f32s(&mut to[at..][..S::F32_LANES]).0[0] = column[v];
                     }
                 }
             }
         }
     }
-}
 
-impl Winograd {
     /// The row of the input at a row of the padded input.
     #[inline(always)]
     fn line<'x>(&self, x: &'x [f32], padded: usize) -> Option<&'x [f32]> {
@@ -285,57 +299,112 @@ impl Winograd {
     }
 }
 
-struct Scratch<'a> {
-    /// For every pair of input channels and every point, a number for each of the two and every output channel.
-    taps: &'a mut [f32],
-    /// For every output channel, group and point, a number for every tile.
-    products: &'a mut [f32],
-}
-
-/// Some output channels of the groups from `first` on.
-struct Output<'a> {
+/// Output channels from `channel` on, of the groups `groups`; `outputs` are their elements from row `row` on.
+struct Task<'t, 'y, 'a> {
     of: &'a Winograd,
-    first: usize,
-    groups: usize,
-    input: &'a [f32],
+    run: u64,
+    x: &'a [f32],
     taps: &'a [f32],
     bias: Option<&'a [f32]>,
     activation: Activation,
-    scratch: Scratch<'a>,
-    y: &'a mut [f32],
+    channel: usize,
+    row: usize,
+    groups: Range<usize>,
+    outputs: Vec<&'y mut [f32]>,
+    work: &'t mut Work,
 }
 
-impl WithSimd for Output<'_> {
+impl WithSimd for Task<'_, '_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        let plane = self.of.h.output * self.of.w.output;
-        let channels = (self.y.len() / plane).min(CHANNELS);
-        self.transform_taps(simd, channels);
-        for first in (0..self.groups).step_by(GROUPS) {
-            let groups = GROUPS.min(self.groups - first);
-            self.multiply(simd, first, groups);
-            for channel in 0..channels {
-                for group in 0..groups {
-                    self.store(simd, channel, group, self.first + first + group);
+        let of = self.of;
+        let most = (BLOCK / (of.ic * POINTS * GROUP).max(1)).max(GROUPS);
+        // Blocks of about the same size.
+        let blocks = self.groups.len().div_ceil(most).max(1);
+        let each = self.groups.len().div_ceil(blocks).next_multiple_of(GROUPS).max(1);
+        let mut outputs = std::mem::take(&mut self.outputs);
+        let Work { input, of: made_of, taps, products } = &mut *self.work;
+        taps.resize(POINTS * of.taps_of_point(), 0.0);
+        products.resize(CHANNELS * POINTS * GROUPS * GROUP, 0.0);
+        for begin in self.groups.clone().step_by(each) {
+            let groups = begin..self.groups.end.min(begin + each);
+            let of_input = POINTS * of.of_point(groups.len());
+            if input.len() < of_input {
+                input.resize(of_input, 0.0);
+            }
+            let this = Some((self.run, groups.clone()));
+            if *made_of != this {
+                *made_of = None;
+                let planes = self.x.chunks_exact(of.h.input * of.w.input);
+                for (channel, x) in planes.take(of.ic).enumerate() {
+                    of.transform_input(simd, &groups, channel, x, input);
                 }
+                *made_of = this;
+            }
+            for (i, outputs) in outputs.chunks_mut(CHANNELS).enumerate() {
+                let channel = self.channel + i * CHANNELS;
+                let mut output = Output {
+                    of,
+                    row: self.row,
+                    groups: groups.clone(),
+                    input: &input[..of_input],
+                    taps: &self.taps[channel * of.ic * 9..],
+                    bias: self.bias.map(|bias| &bias[channel..]),
+                    activation: self.activation,
+                    transformed: taps,
+                    products,
+                    outputs,
+                };
+                output.run(simd);
             }
         }
-        if self.activation.bounds().is_none() && self.first + self.groups == self.of.groups() {
-            self.activation.apply(self.y);
+        if self.activation.bounds().is_none() {
+            outputs.iter_mut().for_each(|y| self.activation.apply(y));
         }
     }
 }
 
-impl Output<'_> {
+/// Some output channels of some groups.
+struct Output<'t, 'y, 'a> {
+    of: &'a Winograd,
+    /// The first row of the output that `outputs` have.
+    row: usize,
+    groups: Range<usize>,
+    input: &'t [f32],
+    taps: &'a [f32],
+    bias: Option<&'a [f32]>,
+    activation: Activation,
+    transformed: &'t mut [f32],
+    products: &'t mut [f32],
+    outputs: &'t mut [&'y mut [f32]],
+}
+
+impl Output<'_, '_, '_> {
+    #[inline(always)]
+    fn run<S: Simd>(&mut self, simd: S) {
+        let channels = self.outputs.len();
+        self.transform_taps(simd, channels);
+        for first in (0..self.groups.len()).step_by(GROUPS) {
+            let groups = GROUPS.min(self.groups.len() - first);
+            self.multiply(simd, first, groups);
+            for channel in 0..channels {
+                for group in 0..groups {
+                    self.store(simd, channel, group, self.groups.start + first + group);
+                }
+            }
+        }
+    }
+
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "taps and points are counted alike in several arrays")]
     fn transform_taps<S: Simd>(&mut self, simd: S, channels: usize) {
         /// Pairs transformed together, so that no vector is loaded right after the stores of its elements.
         const PAIRS: usize = 4;
         let ic = self.of.ic;
-        for (block, to) in self.scratch.taps.chunks_mut(PAIRS * POINTS * GROUP).enumerate() {
+        let pairs = ic.div_ceil(PAIR);
+        for block in 0..pairs.div_ceil(PAIRS) {
             let mut taken = [[0.0f32; PAIRS * GROUP]; 9];
             let first = block * PAIRS * PAIR;
             for channel in 0..channels {
@@ -346,7 +415,7 @@ impl Output<'_> {
                     }
                 }
             }
-            for (pair, to) in to.chunks_exact_mut(POINTS * GROUP).enumerate() {
+            for pair in 0..PAIRS.min(pairs - block * PAIRS) {
                 for part in (0..GROUP).step_by(S::F32_LANES) {
                     let zero = simd.splat_f32s(0.0);
                     let mut half = [[zero; IN]; 3];
@@ -360,7 +429,10 @@ impl Output<'_> {
                     for u in 0..IN {
                         let column = of_taps(simd, [half[0][u], half[1][u], half[2][u]]);
                         for v in 0..IN {
-                            let to = &mut to[(v * IN + u) * GROUP + part..][..S::F32_LANES];
+                            let at = (v * IN + u) * self.of.taps_of_point()
+                                + (block * PAIRS + pair) * GROUP
+                                + part;
+                            let to = &mut self.transformed[at..][..S::F32_LANES];
                             S::as_mut_simd_f32s(to).0[0] = column[v];
                         }
                     }
@@ -407,27 +479,18 @@ impl Output<'_> {
         at: usize,
     ) {
         let each = GROUP / S::F32_LANES;
-        let mut from = [0; V];
-        for j in 0..V {
-            let (group, lane) = ((at + j) / each, (at + j) % each * S::F32_LANES);
-            from[j] = ((first + group) * POINTS + point) * GROUP + lane;
-        }
         let mut sums = [[simd.splat_f32s(0.0); V]; R];
-        let of_channel = self.groups * POINTS * GROUP;
-        let pairs = self.scratch.taps.chunks_exact(POINTS * GROUP).zip(self.input.chunks(PAIR * of_channel));
-        for (taps, x) in pairs {
-            let taps = &taps[point * GROUP..][..GROUP];
-            for (x, taps) in x.chunks_exact(of_channel).zip(taps.chunks_exact(CHANNELS)) {
-                let taps = &taps[channel..channel + R];
-                let mut vectors = [simd.splat_f32s(0.0); V];
+        let row = self.groups.len() * GROUP;
+        let x = self.input[point * self.of.of_point(self.groups.len())..].chunks_exact(row).take(self.of.ic);
+        let taps = self.transformed[point * self.of.taps_of_point()..].chunks_exact(CHANNELS);
+        let from = first * GROUP + at * S::F32_LANES;
+        for (x, taps) in x.zip(taps) {
+            let (vectors, _) = S::as_simd_f32s(&x[from..][..V * S::F32_LANES]);
+            let taps = &taps[channel..channel + R];
+            for i in 0..R {
+                let tap = simd.splat_f32s(taps[i]);
                 for j in 0..V {
-                    vectors[j] = S::as_simd_f32s(&x[from[j]..][..S::F32_LANES]).0[0];
-                }
-                for i in 0..R {
-                    let tap = simd.splat_f32s(taps[i]);
-                    for j in 0..V {
-                        sums[i][j] = simd.mul_add_e_f32s(tap, vectors[j], sums[i][j]);
-                    }
+                    sums[i][j] = simd.mul_add_e_f32s(tap, vectors[j], sums[i][j]);
                 }
             }
         }
@@ -435,7 +498,7 @@ impl Output<'_> {
             for j in 0..V {
                 let (group, lane) = ((at + j) / each, (at + j) % each * S::F32_LANES);
                 let to = (((channel + i) * GROUPS + group) * POINTS + point) * GROUP + lane;
-                S::as_mut_simd_f32s(&mut self.scratch.products[to..][..S::F32_LANES]).0[0] = sums[i][j];
+                S::as_mut_simd_f32s(&mut self.products[to..][..S::F32_LANES]).0[0] = sums[i][j];
             }
         }
     }
@@ -444,8 +507,7 @@ impl Output<'_> {
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "lanes and points are counted alike in several arrays")]
     fn store<S: Simd>(&mut self, simd: S, channel: usize, group: usize, number: usize) {
-        let products =
-            &self.scratch.products[(channel * GROUPS + group) * POINTS * GROUP..][..POINTS * GROUP];
+        let products = &self.products[(channel * GROUPS + group) * POINTS * GROUP..][..POINTS * GROUP];
         let bias = simd.splat_f32s(self.bias.map_or(0.0, |bias| bias[channel]));
         let bounds = self.activation.bounds();
         let mut lines = [[0.0f32; GROUP * OUT]; OUT];
@@ -486,10 +548,10 @@ impl Output<'_> {
         let [row, rows, column, columns] = of.group(number);
         let column = column * OUT;
         let n = (columns * OUT).min(width - column);
-        let plane = &mut self.y[channel * height * width..][..height * width];
+        let plane = &mut self.outputs[channel][..];
         for r in 0..rows {
             for v in 0..OUT.min(height - (row + r) * OUT) {
-                let to = &mut plane[((row + r) * OUT + v) * width + column..];
+                let to = &mut plane[((row + r) * OUT + v - self.row) * width + column..];
                 let from = &lines[v][r * columns * OUT..];
                 // The next row overwrites elements beyond the end of this one.
                 match (to.first_chunk_mut::<GROUP>(), from.first_chunk::<GROUP>()) {

@@ -1,0 +1,455 @@
+//! Convolutions on the CPU that read a padded copy of their input in place of unfolded columns.
+//!
+//! In a copy whose rows of the input follow each other with the padding between them, each tap of the window reads at a
+//! fixed distance from its output's place, whatever the row. So one tile of sums covers neighbouring places over several
+//! rows, the places under the padding are computed too and not stored, and a tap's operands are an unaligned vector of
+//! the copy. Strides split rows and columns of the copy into phases, each of which is read at stride 1.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pulp::{Simd, WithSimd};
+
+use super::unfold::copy;
+use crate::ops::linalg::product::Threads;
+use crate::ops::linalg::share::Cut;
+use crate::ops::linalg::tile::clamp;
+use crate::ops::{Activation, WindowAxis};
+use crate::simd::arch;
+
+/// Vectors in a row of a tile, at most; 2 where vectors have 8 elements, of which there are 16.
+const VECTORS: usize = 3;
+/// Elements of a CPU's longest vector.
+const LANES: usize = 16;
+/// Elements after the copy: those of the widest tile and a vector.
+const SLACK: usize = (VECTORS + 2) * LANES;
+/// Elements of the copy that are made at a time, at most where that is enough for a row: half of a second cache.
+const PANEL: usize = 128 << 10;
+/// Multiplications below which one thread is faster.
+const PARALLEL: usize = 100_000;
+/// Multiplications of one task at least: some microseconds.
+const TASK: usize = 150_000;
+/// Output channels that one task has at least, so that each task's own copy stays cheap.
+const BAND: usize = 64;
+
+thread_local! {
+    static WORK: Cell<Work> = Cell::new(Work::default());
+}
+
+/// Runs begun, by which a task knows a copy that another one of its run made.
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Default)]
+struct Work {
+    /// The padded copy.
+    panel: Vec<f32>,
+    /// For every row of the weights' matrix, how far from an output's place its operands are.
+    taps: Vec<u32>,
+    runs: Vec<Run>,
+    /// The run and the part that they are of.
+    of: Option<(u64, Part)>,
+}
+
+/// Neighbouring outputs of a tile that are stored.
+#[derive(Clone, Copy)]
+struct Run {
+    /// The first one's place in the copy.
+    place: usize,
+    len: usize,
+    /// The first one's element in the task's rows.
+    to: usize,
+}
+
+/// A convolution of one group of one image over two dimensions.
+#[derive(Clone, Copy)]
+pub(super) struct Shifted {
+    ic: usize,
+    h: WindowAxis,
+    w: WindowAxis,
+}
+
+/// Its operands: weights of `depth` elements for every output channel.
+struct Operands<'a> {
+    of: Shifted,
+    run: u64,
+    x: &'a [f32],
+    weights: &'a [f32],
+    bias: Option<&'a [f32]>,
+    activation: Activation,
+}
+
+/// Output rows and columns that one copy serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    row: usize,
+    rows: usize,
+    column: usize,
+    columns: usize,
+}
+
+/// The sizes of a copy: for every channel, phase of rows and phase of columns, `lines` lines of `pitch` elements.
+#[derive(Clone, Copy)]
+struct Layout {
+    lines: usize,
+    pitch: usize,
+    /// Elements of a channel.
+    plane: usize,
+}
+
+impl Shifted {
+    /// `None` for windows over three dimensions, and where unfolded columns are smaller than the copy, or many of the
+    /// places that tiles compute lie under the padding.
+    pub(super) fn new(ic: usize, &[d, h, w]: &[WindowAxis; 3]) -> Option<Shifted> {
+        let flat = d.kernel == 1 && d.input == 1 && d.output == 1 && d.pads == [0, 0];
+        let (taps, outputs) = (h.kernel * w.kernel, h.output * w.output);
+        if !flat || h.input * w.input == 0 || taps == 1 || outputs < LANES / 2 {
+            return None;
+        }
+        let this = Shifted { ic, h, w };
+        let of_rows = |rows| this.layout(Part { row: 0, rows, column: 0, columns: w.output });
+        let places = h.output * of_rows(h.output).pitch;
+        (of_rows(1).plane <= taps * (w.output + w.kernel) && places <= outputs + outputs / 2).then_some(this)
+    }
+
+    fn depth(&self) -> usize {
+        self.ic * self.h.kernel * self.w.kernel
+    }
+
+    fn layout(&self, part: Part) -> Layout {
+        let reach = |a: &WindowAxis| (a.kernel - 1) * a.dilation / a.stride;
+        let lines = part.rows + reach(&self.h);
+        let pitch = if self.shares(part) {
+            // The padding after a row is that before the next.
+            self.w.input + (self.w.pads[0].max(self.w.pads[1]) as usize)
+        } else {
+            part.columns + reach(&self.w)
+        };
+        Layout { lines, pitch, plane: self.h.phases() * self.w.phases() * lines * pitch }
+    }
+
+    /// Whether rows of the copy share the padding between them.
+    fn shares(&self, part: Part) -> bool {
+        let w = &self.w;
+        w.stride == 1
+            && w.pads.iter().all(|p| *p >= 0)
+            && part.columns == w.output
+            && w.input + (w.pads[0].max(w.pads[1]) as usize) >= w.output
+    }
+
+    /// `y = activation(conv(x, weights) + bias)`, of whole planes.
+    pub(super) fn run(
+        &self,
+        x: &[f32],
+        weights: &[f32],
+        bias: Option<&[f32]>,
+        activation: Activation,
+        y: &mut [f32],
+        threads: Threads,
+    ) {
+        let n = self.h.output * self.w.output;
+        if n == 0 {
+            return;
+        }
+        let m = y.len() / n;
+        let work = m * n * self.depth();
+        let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, strips: self.h.output };
+        let first = |strip: usize, strips: usize| self.h.output * strip / strips;
+        let end = |strip: usize, strips: usize| first(strip + 1, strips) * self.w.output;
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        let operands = &Operands { of: *self, run, x, weights, bias, activation };
+        cut.share([m, n], y.chunks_mut(n), threads, end, |share| {
+            let from = first(share.strip, share.strips);
+            let mut work = WORK.take();
+            let task = Task { operands, channel: share.row, row: from, outputs: share.rows, work: &mut work };
+            arch().dispatch(task);
+            WORK.set(work);
+        });
+    }
+}
+
+trait Phases {
+    /// Phases of the stride that taps read.
+    fn phases(&self) -> usize;
+}
+
+impl Phases for WindowAxis {
+    fn phases(&self) -> usize {
+        self.stride.min((self.kernel - 1) * self.dilation + 1)
+    }
+}
+
+/// Output channels from `channel` on, of which `outputs` has the elements from row `row` on.
+struct Task<'t, 'y, 'a> {
+    operands: &'t Operands<'a>,
+    channel: usize,
+    row: usize,
+    outputs: Vec<&'y mut [f32]>,
+    work: &'t mut Work,
+}
+
+impl WithSimd for Task<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let of = self.operands.of;
+        let width = of.w.output;
+        let rows = self.outputs.first().map_or(0, |y| y.len()) / width;
+        let whole = |rows| of.layout(Part { row: 0, rows, column: 0, columns: width }).plane * of.ic;
+        // One row of all columns, if that is small enough.
+        let (one, two) = (whole(1), whole(2));
+        let (columns, each) = if one <= 2 * PANEL {
+            (width, 1 + PANEL.saturating_sub(one) / (two - one).max(1))
+        } else {
+            ((width * 2 * PANEL / one).max(VECTORS * LANES).min(width), 1)
+        };
+        // Parts of about the same size.
+        let each = rows.div_ceil(rows.div_ceil(each.max(1)).max(1)).max(1);
+        for row in (0..rows).step_by(each) {
+            for column in (0..width).step_by(columns) {
+                let part = Part {
+                    row: self.row + row,
+                    rows: each.min(rows - row),
+                    column,
+                    columns: columns.min(width - column),
+                };
+                self.part(simd, part, row);
+            }
+        }
+    }
+}
+
+impl Task<'_, '_, '_> {
+    /// One part, whose first row is row `row` of the outputs.
+    #[inline(always)]
+    fn part<S: Simd>(&mut self, simd: S, part: Part, row: usize) {
+        let of = self.operands.of;
+        let layout = of.layout(part);
+        let places = (part.rows - 1) * layout.pitch + part.columns;
+        let needed = of.ic * layout.plane + SLACK;
+        let of_run = Some((self.operands.run, part));
+        if self.work.of != of_run {
+            self.work.of = None;
+            if self.work.panel.len() < needed {
+                self.work.panel.resize(needed, 0.0);
+            }
+            of.fill(self.operands.x, part, layout, &mut self.work.panel);
+            of.taps(layout, &mut self.work.taps);
+            self.work.of = of_run;
+        }
+        let (whole, width) = (part.columns == of.w.output, of.w.output);
+        self.work.runs.clear();
+        for r in 0..part.rows {
+            let (place, to) = (r * layout.pitch, (row + r) * width + part.column);
+            self.work.runs.push(Run { place, len: part.columns, to });
+        }
+        let few = places.div_ceil(S::F32_LANES) == 4;
+        let rows = if S::F32_LANES == 8 || few { 6 } else { 8 };
+        let mut channel = self.channel;
+        let mut outputs = &mut *self.outputs;
+        while !outputs.is_empty() {
+            let n = if outputs.len() >= rows { rows } else { 1 << outputs.len().ilog2() };
+            let (now, later) = outputs.split_at_mut(n);
+            let tiles = Tiles { operands: self.operands, work: self.work, channel, places, whole };
+            match n {
+                8 => tiles.run::<S, 8>(simd, now),
+                6 => tiles.run::<S, 6>(simd, now),
+                4 => tiles.run::<S, 4>(simd, now),
+                2 => tiles.run::<S, 2>(simd, now),
+                _ => tiles.run::<S, 1>(simd, now),
+            }
+            if self.operands.activation.bounds().is_none() {
+                for y in now {
+                    for r in 0..part.rows {
+                        self.operands
+                            .activation
+                            .apply(&mut y[(row + r) * width + part.column..][..part.columns]);
+                    }
+                }
+            }
+            (outputs, channel) = (later, channel + n);
+        }
+    }
+}
+
+impl Shifted {
+    /// Writes how far from an output's place the operands of every row of the weights' matrix are.
+    fn taps(&self, layout: Layout, taps: &mut Vec<u32>) {
+        let Shifted { ic, h, w } = *self;
+        taps.clear();
+        for channel in 0..ic {
+            for kh in 0..h.kernel {
+                for kw in 0..w.kernel {
+                    let (down, across) = (kh * h.dilation, kw * w.dilation);
+                    let phase = down % h.stride * w.phases() + across % w.stride;
+                    let line = phase * layout.lines + down / h.stride;
+                    let of_channel = line * layout.pitch + across / w.stride;
+                    taps.push((channel * layout.plane + of_channel) as u32);
+                }
+            }
+        }
+    }
+
+    /// Writes the copy that `part` reads.
+    #[inline(always)]
+    fn fill(&self, x: &[f32], part: Part, layout: Layout, to: &mut [f32]) {
+        let Shifted { ic, h, w } = *self;
+        let (down, across) = (h.phases(), w.phases());
+        // Of every line: elements before the input's, the input's, and which is the first.
+        let pieces = |phase: usize| {
+            let start = (part.column * w.stride + phase) as i64 - w.pads[0];
+            let s = w.stride as i64;
+            let skip = if start < 0 { (-start + s - 1) / s } else { 0 };
+            let from = start + skip * s;
+            let inside = (w.input as i64 - from + s - 1).div_euclid(s).max(0) as usize;
+            let skip = (skip as usize).min(layout.pitch);
+            (skip, inside.min(layout.pitch - skip), from as usize)
+        };
+        for c in 0..ic {
+            let plane = &x[c * h.input * w.input..][..h.input * w.input];
+            for v in 0..down {
+                for u in 0..across {
+                    let (skip, inside, from) = pieces(u);
+                    let first = c * layout.plane + (v * across + u) * layout.lines * layout.pitch;
+                    for line in 0..layout.lines {
+                        // Vectors may reach into the next line, which is written after this one.
+                        let to = &mut to[first + line * layout.pitch..][..layout.pitch + LANES];
+                        let at = ((part.row + line) * h.stride + v) as i64 - h.pads[0];
+                        let row = usize::try_from(at).ok().filter(|at| *at < h.input);
+                        let Some(row) = row.filter(|_| inside > 0) else {
+                            to[..layout.pitch].fill(0.0);
+                            continue;
+                        };
+                        let x = &plane[row * w.input..][..w.input][from..];
+                        to[..skip].fill(0.0);
+                        match w.stride {
+                            1 => copy::<1>(x, &mut to[skip..], inside),
+                            2 => copy::<2>(x, &mut to[skip..], inside),
+                            s => to[skip..]
+                                .iter_mut()
+                                .zip(x.iter().step_by(s))
+                                .take(inside)
+                                .for_each(|(y, x)| *y = *x),
+                        }
+                        to[skip + inside..layout.pitch].fill(0.0);
+                    }
+                }
+            }
+        }
+        // What the last line's taps read beyond it.
+        to[ic * layout.plane..][..SLACK].fill(0.0);
+    }
+}
+
+/// Tiles of some output channels from `channel` on over all places of a copy.
+struct Tiles<'t, 'a> {
+    operands: &'t Operands<'a>,
+    work: &'t Work,
+    channel: usize,
+    places: usize,
+    /// Whether the copy serves whole rows of the output.
+    whole: bool,
+}
+
+impl Tiles<'_, '_> {
+    #[inline(always)]
+    fn run<S: Simd, const R: usize>(&self, simd: S, outputs: &mut [&mut [f32]]) {
+        let Ok(outputs) = <&mut [&mut [f32]; R]>::try_from(outputs) else { return };
+        let most = if S::F32_LANES == 8 { 2 } else { VECTORS };
+        let vectors = self.places.div_ceil(S::F32_LANES);
+        let mut done = 0;
+        let mut run = 0;
+        while done < vectors {
+            let left = vectors - done;
+            // A single vector at the end makes poor use of the registers: two tiles of two are better.
+            let wide = match left {
+                4 if R == 6 && most == VECTORS => 4,
+                4 if most == VECTORS => 2,
+                _ => left.min(most),
+            };
+            let place = done * S::F32_LANES;
+            run = match wide {
+                1 => self.tile::<S, R, 1>(simd, place, run, outputs),
+                2 => self.tile::<S, R, 2>(simd, place, run, outputs),
+                4 if R == 6 => self.tile::<S, R, 4>(simd, place, run, outputs),
+                _ => self.tile::<S, R, VECTORS>(simd, place, run, outputs),
+            };
+            done += wide;
+        }
+    }
+
+    /// The tile whose first place is `place`, in the run `run`; the run that the next one begins in.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+    fn tile<S: Simd, const R: usize, const V: usize>(
+        &self,
+        simd: S,
+        place: usize,
+        mut run: usize,
+        outputs: &mut [&mut [f32]; R],
+    ) -> usize {
+        let Operands { weights, bias, activation, .. } = self.operands;
+        let (taps, panel) = (&self.work.taps[..], &self.work.panel[place..]);
+        let mut a: [&[f32]; R] = [&[]; R];
+        let mut sums = [[simd.splat_f32s(0.0); V]; R];
+        for i in 0..R {
+            a[i] = &weights[(self.channel + i) * taps.len()..][..taps.len()];
+            if let Some(bias) = bias {
+                sums[i] = [simd.splat_f32s(bias[self.channel + i]); V];
+            }
+        }
+        for (k, tap) in taps.iter().enumerate() {
+            let operands = &panel[*tap as usize..][..V * S::F32_LANES];
+            let (b, _) = S::as_simd_f32s(operands);
+            for i in 0..R {
+                let x = simd.splat_f32s(a[i][k]);
+                for j in 0..V {
+                    sums[i][j] = simd.mul_add_e_f32s(x, b[j], sums[i][j]);
+                }
+            }
+        }
+        if let Some([low, high]) = activation.bounds() {
+            for i in 0..R {
+                for j in 0..V {
+                    sums[i][j] = clamp(simd, sums[i][j], low, high);
+                }
+            }
+        }
+        // Whole vectors are written, of which a later run overwrites what is beyond the end.
+        let mut tile = [[0.0f32; SLACK]; R];
+        for i in 0..R {
+            let (to, _) = S::as_mut_simd_f32s(&mut tile[i]);
+            for j in 0..V {
+                to[j] = sums[i][j];
+            }
+        }
+        let end = place + V * S::F32_LANES;
+        while let Some(now) = self.work.runs.get(run) {
+            let (from, to) = (now.place.max(place), (now.place + now.len).min(end));
+            if from < to {
+                let (at, n) = (now.to + from - now.place, to - from);
+                for i in 0..R {
+                    let (tile, y) = (&tile[i][from - place..], &mut outputs[i][at..]);
+                    let mut done = 0;
+                    while done < n {
+                        let from = tile[done..].first_chunk::<LANES>();
+                        let to = y[done..].first_chunk_mut::<LANES>();
+                        match (from, to) {
+                            (Some(from), Some(to)) if self.whole => *to = *from,
+                            _ => {
+                                y[done..n].copy_from_slice(&tile[done..n]);
+                                break;
+                            }
+                        }
+                        done += LANES;
+                    }
+                }
+            }
+            if now.place + now.len > end {
+                break;
+            }
+            run += 1;
+        }
+        run
+    }
+}
