@@ -29,6 +29,9 @@ const PANEL: usize = 128 << 10;
 const PARALLEL: usize = 100_000;
 /// Multiplications of one task at least: some microseconds.
 const TASK: usize = 150_000;
+/// Tasks for each thread: more of them have fewer rows, and more of what they compute lies under the padding or is
+/// copied for several.
+const TASKS: usize = 2;
 /// Output channels that one task has at least, so that each task's own copy stays cheap.
 const BAND: usize = 64;
 
@@ -152,7 +155,8 @@ impl Shifted {
         }
         let m = y.len() / n;
         let work = m * n * self.depth();
-        let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, strips: self.h.output };
+        let task = TASK.max(work / (TASKS * rayon::current_num_threads()));
+        let cut = Cut { work, parallel: PARALLEL, task, band: BAND, strips: self.h.output };
         let first = |strip: usize, strips: usize| self.h.output * strip / strips;
         let end = |strip: usize, strips: usize| first(strip + 1, strips) * self.w.output;
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -451,5 +455,83 @@ impl Tiles<'_, '_> {
             run += 1;
         }
         run
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expr::Function;
+    use crate::ops::WindowAttrs;
+    use crate::ops::conv::Conv;
+    use crate::ops::conv::direct::tests::reference;
+    use crate::ops::test_util::{assert_near, facts, tensor};
+
+    const NEAR: f64 = 1e-5;
+
+    /// Padding on no side, on one and on both, phases of strides and dilations, rows that do not fill a vector, rests
+    /// of channels, several bands and strips, parts of some rows, and rows that are cut.
+    #[test]
+    fn places_compute_the_definition() {
+        let sizes = [
+            ([1, 16, 13, 13], [9, 3, 3], [1, 1], [1, 1], [1, 1, 1, 1]),
+            ([1, 3, 23, 31], [37, 7, 7], [2, 2], [1, 1], [3, 3, 3, 3]),
+            ([1, 5, 17, 20], [70, 3, 2], [2, 3], [1, 1], [1, 0, 2, 1]),
+            ([1, 4, 19, 18], [6, 3, 3], [1, 1], [2, 3], [2, 3, 2, 3]),
+            ([1, 6, 16, 15], [8, 5, 1], [1, 2], [1, 1], [-1, 2, 2, -2]),
+            ([1, 2, 1, 90], [140, 1, 5], [1, 1], [1, 1], [0, 0, 0, 4]),
+            ([1, 3, 40, 9], [5, 2, 4], [3, 1], [1, 2], [0, 5, 1, 1]),
+            ([1, 33, 7, 7], [131, 3, 3], [1, 1], [1, 1], [1, 1, 1, 1]),
+            ([1, 900, 9, 64], [7, 3, 3], [1, 1], [1, 1], [1, 1, 1, 1]),
+            ([1, 1200, 3, 200], [3, 3, 3], [1, 1], [1, 1], [1, 1, 1, 1]),
+        ];
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        for (x, [oc, kh, kw], strides, dilations, pads) in sizes {
+            let window = WindowAttrs {
+                pads: pads.to_vec(),
+                strides: strides.to_vec(),
+                dilations: dilations.to_vec(),
+                ..WindowAttrs::default()
+            };
+            let op = Conv { window, ..Conv::default() };
+            let (x, w, b) = (tensor(&x, 1), tensor(&[oc, x[1], kh, kw], 2), tensor(&[oc], 3));
+            let inputs = [Some(x.clone()), Some(w.clone()), Some(b.clone())];
+            let dims = op.resolve(&facts(&op, &inputs, 1).unwrap()).unwrap().0;
+            let shifted = Shifted::new(dims.ic, &dims.axes).unwrap();
+            let values = [&x, &w, &b].map(|t| t.to_f32s().unwrap());
+            let run = |bias: Option<&[f32]>, activation, threads| {
+                let mut y = vec![9.0f32; dims.out_len()];
+                pool.install(|| shifted.run(&values[0], &values[1], bias, activation, &mut y, threads));
+                crate::graph::Tensor::new([y.len()], &y).unwrap()
+            };
+            // Sums of many terms round more.
+            let near = NEAR * (dims.ic as f64 / 30.0).max(1.0);
+            let want: Vec<f64> = reference(&op, &x, &w, Some(&b)).1.iter().map(|v| v.max(0.0)).collect();
+            for threads in [Threads::One, Threads::All] {
+                assert_near(&run(Some(&values[2]), Activation::of(Function::Relu), threads), &want, near);
+            }
+            let silu = |v: &f64| v / (1.0 + (-v).exp());
+            let want: Vec<f64> = reference(&op, &x, &w, None).1.iter().map(silu).collect();
+            assert_near(&run(None, Activation::of(Function::Swish), Threads::All), &want, near);
+        }
+    }
+
+    #[test]
+    fn small_columns_are_unfolded() {
+        let axis = |input, kernel, stride, dilation, pad| {
+            let extent = (kernel - 1) * dilation + 1;
+            let output = (input + 2 * pad - extent) / stride + 1;
+            WindowAxis { input, output, kernel, stride, dilation, pads: [pad as i64; 2] }
+        };
+        let of = |h, w| Shifted::new(8, &[WindowAxis::UNIT, h, w]).is_some();
+        let same = axis(28, 3, 1, 1, 1);
+        assert!(of(same, same));
+        assert!(of(axis(224, 7, 2, 1, 3), axis(224, 7, 2, 1, 3)));
+        // One tap, few outputs, and taps far apart.
+        assert!(!of(axis(28, 1, 2, 1, 0), axis(28, 1, 2, 1, 0)));
+        assert!(!of(axis(7, 7, 1, 1, 0), axis(7, 7, 1, 1, 0)));
+        assert!(!of(axis(200, 2, 1, 100, 0), same));
+        assert!(!of(same, axis(100, 95, 1, 1, 0)));
+        assert!(Shifted::new(8, &[same, same, same]).is_none());
     }
 }

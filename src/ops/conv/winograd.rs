@@ -15,7 +15,7 @@ use pulp::{Simd, WithSimd};
 use crate::kernel::codes::winograd::{A, B};
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::Cut;
-use crate::ops::linalg::tile::clamp;
+use crate::ops::linalg::tile::{clamp, lanes};
 use crate::ops::{Activation, WindowAxis};
 use crate::simd::arch;
 
@@ -84,10 +84,11 @@ impl Winograd {
     pub(super) fn new(ic: usize, oc: usize, axes: &[WindowAxis; 3]) -> Option<Winograd> {
         let this = Winograd::of(ic, axes)?;
         // Vectors of products for each pair of channels, and what takes as long: those of the plain sum, and those of
-        // all points with the transforms of taps, input and output.
-        let (groups, plain) = (this.groups(), 10 * (this.h.output * this.w.output).div_ceil(GROUP));
+        // all points with the transforms of taps, input and output, which shorter vectors make no slower.
+        let (groups, vectors) = (this.groups(), GROUP / lanes().clamp(1, GROUP));
+        let plain = 10 * vectors * (this.h.output * this.w.output).div_ceil(GROUP);
         let blocks = (ic * groups * POINTS * GROUP).div_ceil(BLOCK);
-        let ours = 45 * groups + 95 * blocks + groups * (2000 / oc.max(1) + 1300 / ic.max(1));
+        let ours = 45 * vectors * groups + 95 * blocks + groups * (2000 / oc.max(1) + 1300 / ic.max(1));
         (oc >= CHANNELS && ours < plain * 9 / 10).then_some(this)
     }
 

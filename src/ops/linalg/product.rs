@@ -57,20 +57,6 @@ pub(crate) enum Threads {
     All,
 }
 
-impl Threads {
-    /// Calls `f` with every item, in no order.
-    pub(crate) fn each<I>(self, items: I, f: impl Fn(I::Item) + Sync)
-    where
-        I: DoubleEndedIterator + Send,
-        I::Item: Send,
-    {
-        match self {
-            Threads::One => items.for_each(f),
-            Threads::All => par::share(items, f),
-        }
-    }
-}
-
 /// The operations on a product before it is stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Around<'a, T> {
@@ -397,7 +383,21 @@ fn dot<T: Real>(a: Mat<'_, T>, b: &[T]) -> T {
             *s += *a * *b;
         }
     }
-    sums.into_iter().sum::<T>() + tail
+    total(sums) + tail
+}
+
+/// The sum of elements, in halves: one after the other would wait for each addition.
+#[inline(always)]
+fn total<T: Real, const N: usize>(mut sums: [T; N]) -> T {
+    let mut half = N / 2;
+    while half > 0 {
+        for i in 0..half {
+            let other = sums[i + half];
+            sums[i] += other;
+        }
+        half /= 2;
+    }
+    sums[0]
 }
 
 /// The sum of `f` over `x`, in several independent sums that vectorize and lose less precision.
@@ -412,7 +412,7 @@ pub(crate) fn sum_of<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
             *s += f(*v);
         }
     }
-    sums.into_iter().sum::<T>() + tail
+    total(sums) + tail
 }
 
 #[cfg(test)]

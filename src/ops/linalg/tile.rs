@@ -53,7 +53,7 @@ pub(crate) struct Rows<'a> {
 }
 
 impl Columns for Rows<'_> {
-    const BAND: usize = 32;
+    const BAND: usize = 128;
 
     #[inline(always)]
     fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
@@ -94,8 +94,8 @@ pub(crate) struct Tiled<'a, C> {
     pub(crate) activation: Activation,
 }
 
-/// Whether this CPU has vectors that tiles are faster with than the `gemm` crate is without.
-pub(crate) fn has_vectors() -> bool {
+/// Elements of this CPU's vectors.
+pub(crate) fn lanes() -> usize {
     struct Lanes;
     impl WithSimd for Lanes {
         type Output = usize;
@@ -104,7 +104,12 @@ pub(crate) fn has_vectors() -> bool {
             S::F32_LANES
         }
     }
-    (4..=UNIT).contains(&arch().dispatch(Lanes))
+    arch().dispatch(Lanes)
+}
+
+/// Whether this CPU has vectors that tiles are faster with than the `gemm` crate is without.
+pub(crate) fn has_vectors() -> bool {
+    (4..=UNIT).contains(&lanes())
 }
 
 impl<C: Columns> Tiled<'_, C> {

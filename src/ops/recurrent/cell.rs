@@ -124,7 +124,9 @@ impl Run {
     ) -> Result<(), KernelError> {
         let d = &self.dims;
         let (hidden, width) = (d.hidden, d.width());
-        let projected = self.project(x, weights)?;
+        // With a direction for every thread, each one is computed by one.
+        let threads = if d.dirs >= rayon::current_num_threads() { Threads::One } else { Threads::All };
+        let projected = self.project(x, weights, threads)?;
         // Many rows are multiplied by a library that would turn the matrix around in every step.
         let turned = (d.batch > FEW_ROWS && d.steps > 2).then(|| transposed(weights.r, hidden));
         let r = match &turned {
@@ -151,7 +153,7 @@ impl Run {
             for (b, gates) in gates.chunks_mut(width).enumerate() {
                 gates.copy_from_slice(&projected[d.row(time(b), b) * width..][..width]);
             }
-            self.recur(r, &mut gates, &mut recurrent, &h, dir)?;
+            self.recur(r, &mut gates, &mut recurrent, &h, (dir, threads))?;
             let cell = Cell { op: &self.op, functions: &self.op.functions[dir], hidden, weights };
             // A row of an array that the cell does not have is empty.
             let extra = recurrent.len() / d.batch;
@@ -179,7 +181,12 @@ impl Run {
     }
 
     /// `X * W' + biases` for every row of X.
-    fn project<T: Real>(&self, x: &[T], weights: &Weights<'_, T>) -> Result<Vec<T>, KernelError> {
+    fn project<T: Real>(
+        &self,
+        x: &[T],
+        weights: &Weights<'_, T>,
+        threads: Threads,
+    ) -> Result<Vec<T>, KernelError> {
         let d = &self.dims;
         let (width, rows) = (d.width(), d.steps * d.batch);
         let mut projected = vec![T::ZERO; rows * width];
@@ -192,7 +199,7 @@ impl Run {
             projected.chunks_mut(width).for_each(|row| row.copy_from_slice(&sum));
         }
         let (a, b) = (Mat::rows(x, d.input), Mat::transposed(weights.w, d.input));
-        product([rows, width, d.input], a, b, &mut projected, width, true, Threads::All)?;
+        product([rows, width, d.input], a, b, &mut projected, width, true, threads)?;
         Ok(projected)
     }
 
@@ -213,18 +220,18 @@ impl Run {
         gates: &mut [T],
         recurrent: &mut [T],
         h: &[T],
-        dir: usize,
+        (dir, threads): (usize, Threads),
     ) -> Result<(), KernelError> {
         let d = &self.dims;
         let (hidden, width) = (d.hidden, d.width());
         match self.op.kind {
-            Kind::Rnn | Kind::Lstm => rows_times(d.batch, [width, hidden], h, r, gates, width, true),
+            Kind::Rnn | Kind::Lstm => rows_times(d.batch, [width, hidden], h, r, gates, width, true, threads),
             Kind::Gru { linear_before_reset: true } => {
-                rows_times(d.batch, [width, hidden], h, r, recurrent, width, false)
+                rows_times(d.batch, [width, hidden], h, r, recurrent, width, false, threads)
             }
             Kind::Gru { linear_before_reset: false } => {
                 let after = Mat { data: &r.data[2 * hidden * r.col..], ..r };
-                rows_times(d.batch, [2 * hidden, hidden], h, r, gates, width, true)?;
+                rows_times(d.batch, [2 * hidden, hidden], h, r, gates, width, true, threads)?;
                 // z and r are finished here, because the last gate needs r.
                 let rows = gates.chunks_mut(width).zip(recurrent.chunks_mut(hidden)).zip(h.chunks(hidden));
                 for ((gates, scaled), h) in rows {
@@ -233,7 +240,16 @@ impl Run {
                     let reset = &zr[hidden..];
                     scaled.iter_mut().zip(reset).zip(h).for_each(|((s, r), h)| *s = *r * *h);
                 }
-                rows_times(d.batch, [hidden, hidden], recurrent, after, &mut gates[2 * hidden..], width, true)
+                rows_times(
+                    d.batch,
+                    [hidden, hidden],
+                    recurrent,
+                    after,
+                    &mut gates[2 * hidden..],
+                    width,
+                    true,
+                    threads,
+                )
             }
         }
     }
@@ -259,6 +275,7 @@ fn transposed<T: Real>(matrix: &[T], row: usize) -> Vec<T> {
 }
 
 /// `c = a * b` or `c += a * b` for `rows` rows of `a`; rows of `c` are `c_row` elements apart.
+#[allow(clippy::too_many_arguments, reason = "the sizes and operands of a product")]
 fn rows_times<T: Real>(
     rows: usize,
     [n, k]: [usize; 2],
@@ -267,13 +284,14 @@ fn rows_times<T: Real>(
     c: &mut [T],
     c_row: usize,
     accumulate: bool,
+    threads: Threads,
 ) -> Result<(), KernelError> {
     if rows > FEW_ROWS {
-        return product([rows, n, k], Mat::rows(a, k), b, c, c_row, accumulate, Threads::All);
+        return product([rows, n, k], Mat::rows(a, k), b, c, c_row, accumulate, threads);
     }
     a.chunks(k)
         .zip(c.chunks_mut(c_row))
-        .try_for_each(|(a, c)| product([1, n, k], Mat::rows(a, k), b, c, c_row, accumulate, Threads::All))
+        .try_for_each(|(a, c)| product([1, n, k], Mat::rows(a, k), b, c, c_row, accumulate, threads))
 }
 
 /// Bounds and activates the sums of a gate.
