@@ -1,8 +1,7 @@
 //! Windows over one plane each, in vector registers: depthwise convolutions and pools.
 //!
 //! The padded input is kept as rows of one pitch, so that a tap reads neighbours for neighbouring outputs. Where
-//! the window moves by two columns, the columns between are computed as well and left out when the results
-//! are stored: that is cheaper than to take the input apart.
+//! the window moves by two columns, a row is kept as its even elements and then its odd ones.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -18,8 +17,6 @@ use crate::simd::arch;
 const ROWS: usize = 4;
 /// The longest vector.
 const LANES: usize = 16;
-/// Columns that are computed together where every second one is left out.
-const PAIRS: usize = 2 * LANES;
 
 thread_local! {
     static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
@@ -75,8 +72,9 @@ pub(crate) struct Planes {
     w: WindowAxis,
     /// Rows of the padded plane.
     rows: usize,
-    /// Elements from one of them to the next.
+    /// Elements from one of them to the next, and between the parts that the stride makes of it.
     pitch: usize,
+    part: usize,
     /// The padded plane's first element: elements of the input then begin where vectors do.
     lead: usize,
     /// For every tap the element that the first output reads, from the padded plane's first one on.
@@ -98,17 +96,22 @@ impl Planes {
             a.output.checked_sub(1)?.checked_mul(a.stride)?.checked_add(taps)?.checked_add(1)
         };
         let (rows, across) = (reach(&h)?, reach(&w)?);
-        let whole = rows <= h.input && across <= w.input && h.pads[0] == 0 && w.pads[0] == 0;
-        let pitch = if whole { w.input } else { across.checked_next_multiple_of(LANES)? };
+        let fits = rows <= h.input && across <= w.input && h.pads[0] == 0 && w.pads[0] == 0;
+        let whole = fits && w.stride == 1;
+        let part = if whole { w.input } else { across.div_ceil(w.stride).checked_next_multiple_of(LANES)? };
+        let pitch = part.checked_mul(w.stride)?;
         // Mostly padding: not worth the memory.
         if rows.checked_mul(pitch)? > 4 * (h.output * w.output + h.input * w.input) + (1 << 12) {
             return None;
         }
-        let place = |t: usize| t / w.kernel * h.dilation * pitch + t % w.kernel * w.dilation;
+        let place = |t: usize| {
+            let across = t % w.kernel * w.dilation;
+            t / w.kernel * h.dilation * pitch + across % w.stride * part + across / w.stride
+        };
         let offsets = (0..h.kernel * w.kernel).map(place).collect();
-        let lead = usize::try_from(w.pads[0]).unwrap_or(0).wrapping_neg() % LANES;
+        let lead = usize::try_from(w.pads[0]).unwrap_or(0).div_ceil(w.stride).wrapping_neg() % LANES;
         let three = [h, w].iter().all(|a| a.kernel == 3 && a.stride == 1 && a.dilation == 1);
-        Some(Planes { h, w, rows, pitch, lead, offsets, whole, three })
+        Some(Planes { h, w, rows, pitch, part, lead, offsets, whole, three })
     }
 
     /// Computes the planes of `y`; `of` gives the input from the plane of each on, the taps and the kind.
@@ -133,39 +136,69 @@ impl Planes {
 
     /// Elements of the padded plane, with those after it that vectors read.
     fn len(&self) -> usize {
-        self.lead + self.rows * self.pitch + 2 * PAIRS
+        self.lead + self.rows * self.pitch + 4 * LANES
     }
 
-    /// Copies the plane that `x` begins with. What a vector has beyond the end of a row is put right by the
-    /// padding after it and by the next row.
+    /// Copies the plane that `x` begins with. What a vector has beyond the end of a row or of its part is put right by
+    /// the padding after it and by the next one.
     #[inline(always)]
     fn fill<S: Simd>(&self, simd: S, padding: f32, x: &[f32], padded: &mut [f32]) {
         let (h, w) = (&self.h, &self.w);
         // Negative padding leaves elements out.
-        let before = [h, w].map(|a| usize::try_from(a.pads[0]).unwrap_or(0));
-        let skip = [h, w].map(|a| usize::try_from(-a.pads[0]).unwrap_or(0));
-        let lines = h.input.saturating_sub(skip[0]).min(self.rows.saturating_sub(before[0]));
-        let n = w.input.saturating_sub(skip[1]).min(self.pitch.saturating_sub(before[1]));
-        if n == 0 {
-            return;
-        }
+        let before = usize::try_from(h.pads[0]).unwrap_or(0);
+        let skip = usize::try_from(-h.pads[0]).unwrap_or(0);
+        let lines = h.input.saturating_sub(skip).min(self.rows.saturating_sub(before));
         let padding = simd.splat_f32s(padding);
-        for line in 0..lines {
-            let x = &x[(line + skip[0]) * w.input + skip[1]..];
-            let to = &mut padded[self.lead + (line + before[0]) * self.pitch + before[1]..];
-            let vectors = n.div_ceil(S::F32_LANES);
-            let (whole, _) = S::as_simd_f32s(x);
-            if let (Some(x), Some(to)) = (whole.get(..vectors), S::as_mut_simd_f32s(to).0.get_mut(..vectors))
-            {
-                for (to, x) in to.iter_mut().zip(x) {
-                    *to = *x;
-                }
-            } else {
-                to[..n].copy_from_slice(&x[..n]);
-            }
-            let (after, _) = S::as_mut_simd_f32s(&mut to[n..][..S::F32_LANES]);
-            after[0] = padding;
+        // Of every part the padding before its first element, which element of the row that is, and how many follow.
+        let mut parts = [(0, 0, 0); 2];
+        for (part, piece) in parts.iter_mut().enumerate().take(w.stride) {
+            let start = part as i64 - w.pads[0];
+            let before = usize::try_from(-start).unwrap_or(0).div_ceil(w.stride);
+            let from = usize::try_from(start + (before * w.stride) as i64).unwrap_or(0);
+            let n = w.input.saturating_sub(from).div_ceil(w.stride);
+            *piece = (part * self.part + before, from, n.min(self.part.saturating_sub(before)));
         }
+        for line in 0..lines {
+            let x = &x[(line + skip) * w.input..];
+            let to = &mut padded[self.lead + (line + before) * self.pitch..];
+            for &(at, from, n) in &parts[..w.stride.min(2)] {
+                if n == 0 {
+                    continue;
+                }
+                let (x, to) = (&x[from..], &mut to[at..]);
+                let vectors = n.div_ceil(S::F32_LANES);
+                let (whole, _) = S::as_simd_f32s(x);
+                let (to_whole, _) = S::as_mut_simd_f32s(to);
+                if w.stride != 1 {
+                    copy::<2>(x, to, n);
+                } else if let (Some(x), Some(to)) = (whole.get(..vectors), to_whole.get_mut(..vectors)) {
+                    for (to, x) in to.iter_mut().zip(x) {
+                        *to = *x;
+                    }
+                } else {
+                    to[..n].copy_from_slice(&x[..n]);
+                }
+                let (after, _) = S::as_mut_simd_f32s(&mut to[n..][..S::F32_LANES]);
+                after[0] = padding;
+            }
+        }
+    }
+}
+
+/// Copies `n` elements that lie `STRIDE` apart, in vectors that may write beyond the last one.
+#[inline(always)]
+pub(crate) fn copy<const STRIDE: usize>(x: &[f32], to: &mut [f32], n: usize) {
+    let mut at = 0;
+    while at < n {
+        let from = x.get(at * STRIDE..(at + LANES) * STRIDE);
+        let (Some(from), Some(whole)) = (from, to.get_mut(at..at + LANES)) else { break };
+        for i in 0..LANES {
+            whole[i] = from[i * STRIDE];
+        }
+        at += LANES;
+    }
+    for at in at..n {
+        to[at] = x[at * STRIDE];
     }
 }
 
@@ -308,41 +341,16 @@ impl Rows<'_> {
             let y = &mut y[row * width..];
             for at in (0..width.div_ceil(S::F32_LANES)).rev() {
                 let at = at * S::F32_LANES;
-                if self.of.w.stride == 1 {
-                    let mut sums = [first; R];
-                    for (&offset, &tap) in self.of.offsets.iter().zip(self.taps) {
-                        let tap = simd.splat_f32s(tap);
-                        for i in 0..R {
-                            let (x, _) = S::as_simd_f32s(&padded[offset + i * step + at..][..S::F32_LANES]);
-                            sums[i] = G::step(simd, tap, x[0], sums[i]);
-                        }
-                    }
-                    for i in 0..R {
-                        store(simd, keep(simd, sums[i], self.bounds), width - at, &mut y[i * width + at..]);
-                    }
-                    continue;
-                }
-                let mut sums = [[first; 2]; R];
+                let mut sums = [first; R];
                 for (&offset, &tap) in self.of.offsets.iter().zip(self.taps) {
                     let tap = simd.splat_f32s(tap);
                     for i in 0..R {
-                        let x = &padded[offset + i * step + 2 * at..][..2 * S::F32_LANES];
-                        let (x, _) = S::as_simd_f32s(x);
-                        sums[i][0] = G::step(simd, tap, x[0], sums[i][0]);
-                        sums[i][1] = G::step(simd, tap, x[1], sums[i][1]);
+                        let (x, _) = S::as_simd_f32s(&padded[offset + i * step + at..][..S::F32_LANES]);
+                        sums[i] = G::step(simd, tap, x[0], sums[i]);
                     }
                 }
                 for i in 0..R {
-                    let mut pairs = [0.0f32; PAIRS];
-                    let (to, _) = S::as_mut_simd_f32s(&mut pairs);
-                    to[0] = keep(simd, sums[i][0], self.bounds);
-                    to[1] = keep(simd, sums[i][1], self.bounds);
-                    let mut even = [0.0f32; LANES];
-                    for j in 0..LANES {
-                        even[j] = pairs[2 * j];
-                    }
-                    let (even, _) = S::as_simd_f32s(&even);
-                    store(simd, even[0], width - at, &mut y[i * width + at..]);
+                    store(simd, keep(simd, sums[i], self.bounds), width - at, &mut y[i * width + at..]);
                 }
             }
         }

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pulp::{Simd, WithSimd};
 
-use super::unfold::copy;
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::Cut;
 use crate::ops::linalg::tile::clamp;
+use crate::ops::planes::copy;
 use crate::ops::{Activation, WindowAxis};
 use crate::simd::arch;
 
@@ -310,7 +310,6 @@ impl Shifted {
             (skip, inside.min(layout.pitch - skip), from as usize)
         };
         for c in 0..ic {
-            let plane = &x[c * h.input * w.input..][..h.input * w.input];
             for v in 0..down {
                 for u in 0..across {
                     let (skip, inside, from) = pieces(u);
@@ -324,24 +323,32 @@ impl Shifted {
                             to[..layout.pitch].fill(0.0);
                             continue;
                         };
-                        let x = &plane[row * w.input..][..w.input][from..];
-                        to[..skip].fill(0.0);
+                        let x = &x[(c * h.input + row) * w.input + from..];
+                        zero(to, skip);
                         match w.stride {
                             1 => copy::<1>(x, &mut to[skip..], inside),
                             2 => copy::<2>(x, &mut to[skip..], inside),
-                            s => to[skip..]
-                                .iter_mut()
-                                .zip(x.iter().step_by(s))
-                                .take(inside)
-                                .for_each(|(y, x)| *y = *x),
+                            s => {
+                                let x = x.iter().step_by(s).take(inside);
+                                to[skip..].iter_mut().zip(x).for_each(|(y, x)| *y = *x);
+                            }
                         }
-                        to[skip + inside..layout.pitch].fill(0.0);
+                        zero(&mut to[skip + inside..], layout.pitch - skip - inside);
                     }
                 }
             }
         }
         // What the last line's taps read beyond it.
         to[ic * layout.plane..][..SLACK].fill(0.0);
+    }
+}
+
+/// Makes the first `n` elements zero, and up to a vector after them.
+#[inline(always)]
+fn zero(to: &mut [f32], n: usize) {
+    match to.first_chunk_mut::<LANES>() {
+        Some(to) if n <= LANES => *to = [0.0; LANES],
+        _ => to[..n].fill(0.0),
     }
 }
 

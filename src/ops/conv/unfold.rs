@@ -2,6 +2,7 @@
 
 use crate::ops::WindowAxis;
 use crate::ops::linalg::tile::Columns;
+use crate::ops::planes::copy;
 
 /// The channels of one group of one image: a row for every (channel, tap), a column for every output.
 pub(super) struct Unfold<'a> {
@@ -75,23 +76,5 @@ impl Columns for Unfold<'_> {
                 row[done..n].fill(0.0);
             }
         }
-    }
-}
-
-/// Copies `n` elements that lie `STRIDE` apart, in vectors that may write beyond the last one.
-#[inline(always)]
-pub(super) fn copy<const STRIDE: usize>(x: &[f32], to: &mut [f32], n: usize) {
-    const LANES: usize = 16;
-    let mut at = 0;
-    while at < n {
-        let from = x.get(at * STRIDE..(at + LANES) * STRIDE);
-        let (Some(from), Some(whole)) = (from, to.get_mut(at..at + LANES)) else { break };
-        for i in 0..LANES {
-            whole[i] = from[i * STRIDE];
-        }
-        at += LANES;
-    }
-    for at in at..n {
-        to[at] = x[at * STRIDE];
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod matmul;
 pub(crate) mod product;
 pub(crate) mod share;
 pub(crate) mod tile;
+mod turned;
 
 pub use det::Det;
 pub use einsum::Einsum;

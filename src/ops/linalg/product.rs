@@ -5,6 +5,7 @@ use gemm_f32::gemm::f32 as gemm_f32;
 use gemm_f64::gemm::f64 as gemm_f64;
 
 use super::tile;
+use super::turned::{To, turned};
 use crate::dtype::DType;
 use crate::kernel::KernelError;
 use crate::ops::real::{Real, as_f32s, as_f32s_mut};
@@ -120,12 +121,25 @@ fn tiled<T: Real>(
     (start, activation): (tile::Start<'_>, Activation),
     threads: Threads,
 ) -> bool {
-    if m < 4 || n < 16 || a.col != 1 || b.col != 1 || b.row < n || !tile::has_vectors() {
+    let by_columns = b.row == 1 && b.col >= k && b.col > 1;
+    let by_rows = b.col == 1 && b.row >= n;
+    if m < 2 || n < 16 || a.col != 1 || !(by_rows && m >= 4 || by_columns) || !tile::has_vectors() {
         return false;
     }
     let (Some(a_data), Some(b_data), Some(c)) = (as_f32s(a.data), as_f32s(b.data), as_f32s_mut(c)) else {
         return false;
     };
+    if !by_rows {
+        let to = match start {
+            tile::Start::Zero => To::Bias(None),
+            tile::Start::PerColumn(bias) => To::Bias(Some(bias)),
+            tile::Start::Output => To::Output,
+            tile::Start::PerRow(_) => return false,
+        };
+        let (a, b) = (Mat { data: a_data, row: a.row, col: 1 }, Mat { data: b_data, row: 1, col: b.col });
+        turned([m, n, k], a, b, c, c_row, (to, activation), threads);
+        return true;
+    }
     let columns = tile::Rows { data: &b_data[..span(k, n, b.row, 1).unwrap_or(0)], row: b.row };
     let tiled = tile::Tiled { a: a_data, a_row: a.row, depth: k, columns: &columns, start, activation };
     tiled.run(m, n, c, c_row, threads);

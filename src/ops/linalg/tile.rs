@@ -421,12 +421,10 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
     }
 }
 
-/// Values in bounds; a NaN stays one.
+/// Values in bounds; a NaN stays one, as it is the second operand.
 #[inline(always)]
 pub(crate) fn clamp<S: Simd>(simd: S, x: S::f32s, low: f32, high: f32) -> S::f32s {
-    let (low, high) = (simd.splat_f32s(low), simd.splat_f32s(high));
-    let x = simd.select_f32s(simd.less_than_f32s(x, low), low, x);
-    simd.select_f32s(simd.greater_than_f32s(x, high), high, x)
+    simd.min_f32s(simd.splat_f32s(high), simd.max_f32s(simd.splat_f32s(low), x))
 }
 
 #[cfg(test)]
@@ -477,6 +475,30 @@ mod tests {
                     assert_eq!(row[n..], [0.5; 3]);
                 }
             }
+        }
+    }
+
+    /// Bounds are those of the scalar function bit by bit.
+    #[test]
+    fn clamped_values_keep_their_nan_and_sign() {
+        struct Clamp<'a>(&'a mut [f32]);
+        impl WithSimd for Clamp<'_> {
+            type Output = ();
+            #[inline(always)]
+            fn with_simd<S: Simd>(self, simd: S) {
+                for x in S::as_mut_simd_f32s(self.0).0 {
+                    *x = clamp(simd, *x, 0.0, 6.0);
+                }
+            }
+        }
+        if !has_vectors() {
+            return;
+        }
+        let mut x = [-0.0, 0.0, -1.0, 7.0, f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY].repeat(2);
+        arch().dispatch(Clamp(&mut x));
+        let want = [-0.0, 0.0, 0.0, 6.0, f32::NAN, -f32::NAN, 6.0, 0.0].repeat(2);
+        for (got, want) in x.iter().zip(&want) {
+            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{got} for {want}");
         }
     }
 }
