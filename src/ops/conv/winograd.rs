@@ -31,8 +31,6 @@ const POINTS: usize = IN * IN;
 const GROUP: usize = 16;
 /// Output channels of a task.
 const CHANNELS: usize = 8;
-/// Input channels whose taps for `CHANNELS` output channels fill a group.
-const PAIR: usize = GROUP / CHANNELS;
 /// Groups that are multiplied together.
 const GROUPS: usize = 3;
 /// Elements of transformed input that are made at a time, at most where that is enough for `GROUPS`.
@@ -56,11 +54,11 @@ static RUNS: AtomicU64 = AtomicU64::new(0);
 /// What a thread keeps between tasks.
 #[derive(Default)]
 struct Work {
-    /// For every input channel, group and point, a number for every tile.
+    /// For every point, input channel and group, a number for every tile.
     input: Vec<f32>,
     /// The run and the groups that it is of.
     of: Option<(u64, Range<usize>)>,
-    /// For every pair of input channels and every point, a number for each of the two and every output channel.
+    /// For every point and output channel, a number for every input channel.
     taps: Vec<f32>,
     /// For every output channel, group and point, a number for every tile.
     products: Vec<f32>,
@@ -111,7 +109,7 @@ impl Winograd {
     }
 
     fn taps_of_point(&self) -> usize {
-        (self.ic.div_ceil(PAIR) + 1) * GROUP
+        CHANNELS * self.ic.next_multiple_of(GROUP) + GROUP
     }
 
     fn groups(&self) -> usize {
@@ -401,38 +399,39 @@ impl Output<'_, '_, '_> {
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "taps and points are counted alike in several arrays")]
     fn transform_taps<S: Simd>(&mut self, simd: S, channels: usize) {
-        /// Pairs transformed together, so that no vector is loaded right after the stores of its elements.
-        const PAIRS: usize = 4;
-        let ic = self.of.ic;
-        let pairs = ic.div_ceil(PAIR);
-        for block in 0..pairs.div_ceil(PAIRS) {
-            let mut taken = [[0.0f32; PAIRS * GROUP]; 9];
-            let first = block * PAIRS * PAIR;
-            for channel in 0..channels {
-                let taps = &self.taps[channel * ic * 9..][first * 9..ic * 9];
-                for (c, taps) in taps.chunks_exact(9).take(PAIRS * PAIR).enumerate() {
+        let (ic, of_point) = (self.of.ic, self.of.taps_of_point());
+        let row = ic.next_multiple_of(GROUP);
+        for channel in 0..channels {
+            let taps = &self.taps[channel * ic * 9..][..ic * 9];
+            let mut last = [0.0f32; GROUP * 9];
+            for (block, taps) in taps.chunks(GROUP * 9).enumerate() {
+                let taps = taps.first_chunk::<{ GROUP * 9 }>().unwrap_or_else(
+                    #[inline(always)]
+                    || {
+                        last[..taps.len()].copy_from_slice(taps);
+                        &last
+                    },
+                );
+                let mut taken = [[0.0f32; GROUP]; 9];
+                for c in 0..GROUP {
                     for t in 0..9 {
-                        taken[t][c * CHANNELS + channel] = taps[t];
+                        taken[t][c] = taps[c * 9 + t];
                     }
                 }
-            }
-            for pair in 0..PAIRS.min(pairs - block * PAIRS) {
                 for part in (0..GROUP).step_by(S::F32_LANES) {
                     let zero = simd.splat_f32s(0.0);
                     let mut half = [[zero; IN]; 3];
                     for v in 0..3 {
                         let mut line = [zero; 3];
                         for u in 0..3 {
-                            line[u] = S::as_simd_f32s(&taken[v * 3 + u][pair * GROUP + part..]).0[0];
+                            line[u] = S::as_simd_f32s(&taken[v * 3 + u][part..]).0[0];
                         }
                         half[v] = of_taps(simd, line);
                     }
                     for u in 0..IN {
                         let column = of_taps(simd, [half[0][u], half[1][u], half[2][u]]);
                         for v in 0..IN {
-                            let at = (v * IN + u) * self.of.taps_of_point()
-                                + (block * PAIRS + pair) * GROUP
-                                + part;
+                            let at = (v * IN + u) * of_point + channel * row + block * GROUP + part;
                             let to = &mut self.transformed[at..][..S::F32_LANES];
                             S::as_mut_simd_f32s(to).0[0] = column[v];
                         }
@@ -481,15 +480,18 @@ impl Output<'_, '_, '_> {
     ) {
         let each = GROUP / S::F32_LANES;
         let mut sums = [[simd.splat_f32s(0.0); V]; R];
-        let row = self.groups.len() * GROUP;
-        let x = self.input[point * self.of.of_point(self.groups.len())..].chunks_exact(row).take(self.of.ic);
-        let taps = self.transformed[point * self.of.taps_of_point()..].chunks_exact(CHANNELS);
+        let (row, ic) = (self.groups.len() * GROUP, self.of.ic);
+        let x = self.input[point * self.of.of_point(self.groups.len())..].chunks_exact(row).take(ic);
+        let taps = &self.transformed[point * self.of.taps_of_point()..];
+        let mut of_channel: [&[f32]; R] = [&[]; R];
+        for i in 0..R {
+            of_channel[i] = &taps[(channel + i) * ic.next_multiple_of(GROUP)..][..ic];
+        }
         let from = first * GROUP + at * S::F32_LANES;
-        for (x, taps) in x.zip(taps) {
+        for (k, x) in x.enumerate().take(ic) {
             let (vectors, _) = S::as_simd_f32s(&x[from..][..V * S::F32_LANES]);
-            let taps = &taps[channel..channel + R];
             for i in 0..R {
-                let tap = simd.splat_f32s(taps[i]);
+                let tap = simd.splat_f32s(of_channel[i][k]);
                 for j in 0..V {
                     sums[i][j] = simd.mul_add_e_f32s(tap, vectors[j], sums[i][j]);
                 }

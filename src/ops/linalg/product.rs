@@ -298,6 +298,9 @@ fn row_times_matrix<T: Real>(
         }
     };
     let task = |(i, c): (usize, &mut [T])| {
+        if column_major && a.col == 1 && tile::dots_each(k, (a.data, b.data), (i * block, b.col), c) {
+            return;
+        }
         wide(
             #[inline(always)]
             || row_times_columns(k, a, b, i * block, column_major, c),
@@ -363,6 +366,14 @@ fn matrix_times_column<T: Real>(
     let column = Mat { data: b.data, row: 0, col: b.row };
     let whole = block >= c.len();
     let task = |(i, c): (usize, &mut [T])| {
+        if column.col == 1 {
+            if !accumulate {
+                c.fill(T::ZERO);
+            }
+            if tile::dots_each(k, (column.data, a.data), (i * block, a.row), c) {
+                return;
+            }
+        }
         wide(
             #[inline(always)]
             || {
@@ -397,21 +408,7 @@ fn dot<T: Real>(a: Mat<'_, T>, b: &[T]) -> T {
             *s += *a * *b;
         }
     }
-    total(sums) + tail
-}
-
-/// The sum of elements, in halves: one after the other would wait for each addition.
-#[inline(always)]
-fn total<T: Real, const N: usize>(mut sums: [T; N]) -> T {
-    let mut half = N / 2;
-    while half > 0 {
-        for i in 0..half {
-            let other = sums[i + half];
-            sums[i] += other;
-        }
-        half /= 2;
-    }
-    sums[0]
+    sums.into_iter().sum::<T>() + tail
 }
 
 /// The sum of `f` over `x`, in several independent sums that vectorize and lose less precision.
@@ -426,7 +423,7 @@ pub(crate) fn sum_of<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
             *s += f(*v);
         }
     }
-    total(sums) + tail
+    sums.into_iter().sum::<T>() + tail
 }
 
 #[cfg(test)]

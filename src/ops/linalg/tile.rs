@@ -12,6 +12,7 @@ use pulp::{Simd, WithSimd};
 use super::product::Threads;
 use super::share::Cut;
 use crate::ops::Activation;
+use crate::ops::real::{Real, as_f32s, as_f32s_mut};
 use crate::simd::arch;
 
 /// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers. Where there are 16 (those of 8 elements),
@@ -300,6 +301,48 @@ fn blocks<S: Simd, C, const R: usize, const V: usize>(
         let panel = &panels[strip * of.depth * V..][..of.depth * V];
         block::<S, C, R, V>(simd, of, row, place.column, panel, rows, at, n);
     }
+}
+
+/// Adds to each of `c` the product of the row `a` and one of the rows of `b`, which begin `pitch` elements apart, from
+/// row `first` on; returns whether it was done: for `f32`, where this CPU has vectors.
+pub(super) fn dots_each<T: Real>(
+    k: usize,
+    (a, b): (&[T], &[T]),
+    (first, pitch): (usize, usize),
+    c: &mut [T],
+) -> bool {
+    struct Each<'a> {
+        a: &'a [f32],
+        b: &'a [f32],
+        pitch: usize,
+        c: &'a mut [f32],
+    }
+    impl WithSimd for Each<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) {
+            let Each { a, b, pitch, c } = self;
+            let row = |i: usize| &b[i * pitch..][..a.len()];
+            let last = c.len().saturating_sub(1);
+            for (i, c) in c.chunks_mut(4).enumerate() {
+                // Rows that are not there repeat the last one.
+                let four = [4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3].map(
+                    #[inline(always)]
+                    |i| row(i.min(last)),
+                );
+                let sums = dots::<S, 4>(simd, four, a, a.len(), 1);
+                for (c, [sum, ..]) in c.iter_mut().zip(sums) {
+                    *c += sum;
+                }
+            }
+        }
+    }
+    let (Some(a), Some(b), Some(c), true) = (as_f32s(a), as_f32s(b), as_f32s_mut(c), has_vectors()) else {
+        return false;
+    };
+    arch().dispatch(Each { a: &a[..k], b: &b[first * pitch..], pitch, c });
+    true
 }
 
 /// The sums of products of `R` rows with each of `n` columns of `depth` elements, which lie `pitch` apart.
