@@ -247,6 +247,39 @@ fn language_cpu(records: &Records) -> String {
     )
 }
 
+/// Models on CPUs next to onnxruntime: each alone on the machine, and in turn with its threads that poll.
+fn zoo_cpu(records: &Records) -> String {
+    const PEER: &str = "onnxruntime";
+    let mut text = String::new();
+    for (machine, vectors) in CPUS {
+        let cases = records.cases(machine, "zoo");
+        if cases.is_empty() {
+            continue;
+        }
+        let get = |case: &str, how: &str, who: &str| {
+            records.get(machine, "zoo", case, &format!("{how}; bound; {who}"))
+        };
+        let ratio = |case: &str, how: &str| get(case, how, "onepool") / get(case, how, PEER);
+        let row = |case: &&str| {
+            let times = ["onepool", PEER].map(|who| digits(get(case, "alone", who)));
+            let ratios = ["alone", "in turn"].map(|how| format!("{:.2}", ratio(case, how)));
+            [vec![(*case).to_owned()], times.to_vec(), ratios.to_vec()].concat()
+        };
+        let rows: Vec<_> = cases.iter().map(row).collect();
+        let [alone, in_turn] = ["alone", "in turn"].map(|how| {
+            let sum: f64 = cases.iter().map(|case| ratio(case, how).ln()).sum();
+            (sum / cases.len() as f64).exp()
+        });
+        let _ = write!(
+            text,
+            "Geometric means of the ratios: {alone:.2} alone, {in_turn:.2} in turn. Milliseconds, {vectors}, {machine}, {}.\n\n{}",
+            records.days_on(machine, "zoo"),
+            table(&["model", "onepool", PEER, "ratio", "ratio in turn"], &rows)
+        );
+    }
+    text
+}
+
 /// Models in onnxruntime on a machine's GPU, by the provider that ran them: with imports for each run, and with those
 /// that are kept.
 fn providers(records: &Records) -> String {
@@ -413,6 +446,7 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("peer-models", peer_models(records)),
         ("language", language(records)),
         ("language-cpu", language_cpu(records)),
+        ("zoo-cpu", zoo_cpu(records)),
         ("providers", providers(records)),
         ("sharing", sharing(records)),
         ("process-memory", process_memory(records)),

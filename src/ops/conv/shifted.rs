@@ -109,9 +109,12 @@ impl Shifted {
             return None;
         }
         let this = Shifted { ic, h, w };
-        let of_rows = |rows| this.layout(Part { row: 0, rows, column: 0, columns: w.output });
-        let places = h.output * of_rows(h.output).pitch;
-        (of_rows(1).plane <= taps * (w.output + w.kernel) && places <= outputs + outputs / 2).then_some(this)
+        let of = |rows, columns| this.layout(Part { row: 0, rows, column: 0, columns });
+        let places = h.output.saturating_mul(of(h.output, w.output).pitch);
+        let small = of(1, w.output).plane <= taps * (w.output + w.kernel);
+        // The places of taps are 32-bit numbers.
+        let fits = ic.saturating_mul(of(1, w.output.min(VECTORS * LANES)).plane) <= u32::MAX as usize;
+        (small && fits && places <= outputs + outputs / 2).then_some(this)
     }
 
     fn depth(&self) -> usize {
@@ -119,7 +122,6 @@ impl Shifted {
     }
 
     fn layout(&self, part: Part) -> Layout {
-        let reach = |a: &WindowAxis| (a.kernel - 1) * a.dilation / a.stride;
         let lines = part.rows + reach(&self.h);
         let pitch = if self.shares(part) {
             // The padding after a row is that before the next.
@@ -127,7 +129,8 @@ impl Shifted {
         } else {
             part.columns + reach(&self.w)
         };
-        Layout { lines, pitch, plane: self.h.phases() * self.w.phases() * lines * pitch }
+        let sizes = [phases(&self.w), lines, pitch];
+        Layout { lines, pitch, plane: sizes.into_iter().fold(phases(&self.h), usize::saturating_mul) }
     }
 
     /// Whether rows of the copy share the padding between them.
@@ -171,15 +174,14 @@ impl Shifted {
     }
 }
 
-trait Phases {
-    /// Phases of the stride that taps read.
-    fn phases(&self) -> usize;
+/// Elements from the first to the last tap, in strides.
+fn reach(axis: &WindowAxis) -> usize {
+    (axis.kernel - 1) * axis.dilation / axis.stride
 }
 
-impl Phases for WindowAxis {
-    fn phases(&self) -> usize {
-        self.stride.min((self.kernel - 1) * self.dilation + 1)
-    }
+/// Phases of the stride that taps read.
+fn phases(axis: &WindowAxis) -> usize {
+    axis.stride.min((axis.kernel - 1) * axis.dilation + 1)
 }
 
 /// Output channels from `channel` on, of which `outputs` has the elements from row `row` on.
@@ -285,7 +287,7 @@ impl Shifted {
             for kh in 0..h.kernel {
                 for kw in 0..w.kernel {
                     let (down, across) = (kh * h.dilation, kw * w.dilation);
-                    let phase = down % h.stride * w.phases() + across % w.stride;
+                    let phase = down % h.stride * phases(&w) + across % w.stride;
                     let line = phase * layout.lines + down / h.stride;
                     let of_channel = line * layout.pitch + across / w.stride;
                     taps.push((channel * layout.plane + of_channel) as u32);
@@ -298,7 +300,7 @@ impl Shifted {
     #[inline(always)]
     fn fill(&self, x: &[f32], part: Part, layout: Layout, to: &mut [f32]) {
         let Shifted { ic, h, w } = *self;
-        let (down, across) = (h.phases(), w.phases());
+        let (down, across) = (phases(&h), phases(&w));
         // Of every line: elements before the input's, the input's, and which is the first.
         let pieces = |phase: usize| {
             let start = (part.column * w.stride + phase) as i64 - w.pads[0];
