@@ -527,7 +527,7 @@ mod tests {
 
     #[test]
     fn small_columns_are_unfolded() {
-        let axis = |input, kernel, stride, dilation, pad| {
+        let axis = |input: usize, kernel: usize, stride: usize, dilation: usize, pad: usize| {
             let extent = (kernel - 1) * dilation + 1;
             let output = (input + 2 * pad - extent) / stride + 1;
             WindowAxis { input, output, kernel, stride, dilation, pads: [pad as i64; 2] }
