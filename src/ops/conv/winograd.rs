@@ -621,7 +621,7 @@ mod tests {
             group: 2,
             ..Conv::default()
         };
-        let (x, w) = (tensor(&[1, 48, 28, 12], 1), tensor(&[96, 24, 3, 3], 2));
+        let (x, w) = (tensor(&[1, 64, 32, 32], 1), tensor(&[128, 32, 3, 3], 2));
         let inputs = [Some(x.clone()), Some(w.clone())];
         let dims = op.resolve(&facts(&op, &inputs, 1).unwrap()).unwrap().0;
         assert!(Winograd::new(dims.ic, dims.oc, &dims.axes).is_some());
