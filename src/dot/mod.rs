@@ -31,6 +31,38 @@ use crate::simd::Vectors;
 use crate::simd::{self, wide};
 pub(crate) use portable::Portable;
 
+/// Asks for what is read soon, on CPUs that know how.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    #[cfg(target_arch = "x86_64")]
+    sse: Option<pulp::core_arch::x86::Sse>,
+}
+
+impl Ahead {
+    /// Elements after what is read now that are asked for.
+    const ELEMENTS: usize = 512;
+
+    /// What this CPU has for it.
+    #[inline(always)]
+    pub(crate) fn new() -> Self {
+        Ahead {
+            #[cfg(target_arch = "x86_64")]
+            sse: pulp::core_arch::x86::Sse::try_new(),
+        }
+    }
+
+    /// Asks for the elements that come some way after `now`, whatever is there.
+    #[inline(always)]
+    pub(crate) fn fetch(self, now: &[f32]) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(sse) = self.sse {
+            avx2::fetch(sse, bytemuck::cast_slice(now), size_of::<f32>() * Ahead::ELEMENTS);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = now;
+    }
+}
+
 /// Vector registers that hold sums of products along two rows, one sum for four neighbouring bytes.
 pub(crate) trait RowDot: Copy {
     /// Sums in one vector.

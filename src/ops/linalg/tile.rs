@@ -11,6 +11,7 @@ use pulp::{Simd, WithSimd};
 
 use super::product::Threads;
 use super::share::Cut;
+use crate::dot::Ahead;
 use crate::ops::Activation;
 use crate::ops::real::{Real, as_f32s, as_f32s_mut};
 use crate::simd::arch;
@@ -321,20 +322,34 @@ pub(super) fn dots_each<T: Real>(
         type Output = ();
 
         #[inline(always)]
+        #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
         fn with_simd<S: Simd>(self, simd: S) {
             let Each { a, b, pitch, c } = self;
-            let row = |i: usize| &b[i * pitch..][..a.len()];
-            let last = c.len().saturating_sub(1);
-            for (i, c) in c.chunks_mut(4).enumerate() {
-                // Rows that are not there repeat the last one.
-                let four = [4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3].map(
-                    #[inline(always)]
-                    |i| row(i.min(last)),
-                );
-                let sums = dots::<S, 4>(simd, four, a, a.len(), 1);
-                for (c, [sum, ..]) in c.iter_mut().zip(sums) {
-                    *c += sum;
+            let ahead = Ahead::new();
+            let zero = simd.splat_f32s(0.0);
+            let (vectors, after) = S::as_simd_f32s(a);
+            let (fours, last) = vectors.split_at(vectors.len() / 4 * 4);
+            // One row after the other, as the memory likes it, in sums that do not wait for each other.
+            for (i, c) in c.iter_mut().enumerate() {
+                let row = &b[i * pitch..][..a.len()];
+                let (own, own_after) = S::as_simd_f32s(row);
+                let mut sums = [zero; 4];
+                let lines = row.chunks_exact(4 * S::F32_LANES);
+                for ((x, y), line) in fours.chunks_exact(4).zip(own.chunks_exact(4)).zip(lines) {
+                    ahead.fetch(line);
+                    for j in 0..4 {
+                        sums[j] = simd.mul_add_e_f32s(x[j], y[j], sums[j]);
+                    }
                 }
+                for (x, y) in last.iter().zip(&own[fours.len()..]) {
+                    sums[0] = simd.mul_add_e_f32s(*x, *y, sums[0]);
+                }
+                let [first, second] = [simd.add_f32s(sums[0], sums[1]), simd.add_f32s(sums[2], sums[3])];
+                let mut sum = simd.reduce_sum_f32s(simd.add_f32s(first, second));
+                for (x, y) in after.iter().zip(own_after) {
+                    sum += x * y;
+                }
+                *c += sum;
             }
         }
     }
