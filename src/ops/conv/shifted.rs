@@ -264,12 +264,13 @@ impl Task<'_, '_, '_> {
                 2 => tiles.run::<S, 2>(simd, now),
                 _ => tiles.run::<S, 1>(simd, now),
             }
-            if self.operands.activation.bounds().is_none() {
+            let activation = &self.operands.activation;
+            if activation.bounds().is_none() {
                 for y in now {
-                    for r in 0..part.rows {
-                        self.operands
-                            .activation
-                            .apply(&mut y[(row + r) * width + part.column..][..part.columns]);
+                    if whole {
+                        activation.apply(&mut y[row * width..][..part.rows * width]);
+                    } else {
+                        activation.apply(&mut y[row * width + part.column..][..part.columns]);
                     }
                 }
             }

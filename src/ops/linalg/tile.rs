@@ -191,6 +191,10 @@ impl<C: Columns> WithSimd for Task<'_, '_, '_, C> {
         if dots {
             task.dots(simd, width - rest, rest);
         }
+        // Bounds are cheap in registers; what takes longer has its loop over whole rows.
+        if task.of.activation.bounds().is_none() {
+            task.rows.iter_mut().for_each(|row| task.of.activation.apply(row));
+        }
     }
 }
 
@@ -270,7 +274,9 @@ impl<C: Columns> Task<'_, '_, '_, C> {
                     };
                     *out = start + sums[c];
                 }
-                of.activation.apply(out);
+                if of.activation.bounds().is_some() {
+                    of.activation.apply(out);
+                }
             }
         }
     }
@@ -451,10 +457,7 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             }
         }
     }
-    // In registers where that is cheap: a pass over what was just stored waits for the stores.
-    let mut after = of.activation;
-    if let Some([low, high]) = after.bounds() {
-        after = Activation::None;
+    if let Some([low, high]) = of.activation.bounds() {
         for i in 0..R {
             for j in 0..V {
                 sums[i][j] = clamp(simd, sums[i][j], low, high);
@@ -470,11 +473,6 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             } else if j == full.len() {
                 simd.partial_store_f32s(tail, sums[i][j]);
             }
-        }
-    }
-    if after != Activation::None {
-        for row in rows {
-            after.apply(&mut row[at..at + n]);
         }
     }
 }
