@@ -433,9 +433,7 @@ impl Tiles<'_, '_> {
         let mut tile = [[0.0f32; SLACK]; R];
         for i in 0..R {
             let (to, _) = S::as_mut_simd_f32s(&mut tile[i]);
-            for j in 0..V {
-                to[j] = sums[i][j];
-            }
+            to[..V].copy_from_slice(&sums[i]);
         }
         let end = place + V * S::F32_LANES;
         while let Some(now) = self.work.runs.get(run) {
