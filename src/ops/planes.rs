@@ -178,8 +178,9 @@ impl Planes {
                 } else {
                     to[..n].copy_from_slice(&x[..n]);
                 }
-                let (after, _) = S::as_mut_simd_f32s(&mut to[n..][..S::F32_LANES]);
-                after[0] = padding;
+                // Copies may write the longest vector, whatever this CPU's is.
+                let (after, _) = S::as_mut_simd_f32s(&mut to[n..][..LANES]);
+                after.fill(padding);
             }
         }
     }
