@@ -6,12 +6,11 @@
 //! the copy. Strides split rows and columns of the copy into phases, each of which is read at stride 1.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use pulp::{Simd, WithSimd};
 
 use crate::ops::linalg::product::Threads;
-use crate::ops::linalg::share::Cut;
+use crate::ops::linalg::share::{Cut, PARALLEL, TASK, new_run};
 use crate::ops::linalg::tile::clamp;
 use crate::ops::planes::copy;
 use crate::ops::{Activation, WindowAxis};
@@ -25,10 +24,6 @@ const LANES: usize = 16;
 const SLACK: usize = (VECTORS + 2) * LANES;
 /// Elements of the copy that are made at a time, at most where that is enough for a row: half of a second cache.
 const PANEL: usize = 128 << 10;
-/// Multiplications below which one thread is faster.
-const PARALLEL: usize = 100_000;
-/// Multiplications of one task at least: some microseconds.
-const TASK: usize = 150_000;
 /// Tasks for each thread: more of them have fewer rows, and more of what they compute lies under the padding or is
 /// copied for several.
 const TASKS: usize = 2;
@@ -38,9 +33,6 @@ const BAND: usize = 64;
 thread_local! {
     static WORK: Cell<Work> = Cell::new(Work::default());
 }
-
-/// Runs begun, by which a task knows a copy that another one of its run made.
-static RUNS: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Default)]
 struct Work {
@@ -162,7 +154,7 @@ impl Shifted {
         let cut = Cut { work, parallel: PARALLEL, task, band: BAND, strips: self.h.output };
         let first = |strip: usize, strips: usize| self.h.output * strip / strips;
         let end = |strip: usize, strips: usize| first(strip + 1, strips) * self.w.output;
-        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        let run = new_run();
         let operands = &Operands { of: *self, run, x, weights, bias, activation };
         cut.share([m, n], y.chunks_mut(n), threads, end, |share| {
             let from = first(share.strip, share.strips);

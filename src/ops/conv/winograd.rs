@@ -8,13 +8,12 @@
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use pulp::{Simd, WithSimd};
 
 use crate::kernel::codes::winograd::{A, B};
 use crate::ops::linalg::product::Threads;
-use crate::ops::linalg::share::Cut;
+use crate::ops::linalg::share::{Cut, PARALLEL, TASK, new_run};
 use crate::ops::linalg::tile::{clamp, lanes};
 use crate::ops::{Activation, WindowAxis};
 use crate::simd::arch;
@@ -38,18 +37,12 @@ const BLOCK: usize = 1 << 18;
 
 /// Output channels that one task has at least, so that each task's own transformed input stays cheap.
 const BAND: usize = 64;
-/// Multiplications below which one thread is faster, and of one task at least.
-const PARALLEL: usize = 100_000;
-const TASK: usize = 150_000;
 /// Tasks for each thread: more of them have fewer groups that are multiplied by the same transformed taps.
 const TASKS: usize = 2;
 
 thread_local! {
     static WORK: Cell<Work> = Cell::new(Work::default());
 }
-
-/// Runs begun, by which a task knows transformed input that another one of its run made.
-static RUNS: AtomicU64 = AtomicU64::new(0);
 
 /// What a thread keeps between tasks.
 #[derive(Default)]
@@ -141,7 +134,7 @@ impl Winograd {
         let first = |strip: usize, strips: usize| bands * strip / strips;
         let row = |band: usize| (band * self.rows * OUT).min(self.h.output);
         let end = |strip: usize, strips: usize| row(first(strip + 1, strips)) * self.w.output;
-        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        let run = new_run();
         cut.share([m, plane], y.chunks_mut(plane), threads, end, |share| {
             let bands = first(share.strip, share.strips)..first(share.strip + 1, share.strips);
             let mut work = WORK.take();

@@ -1,10 +1,23 @@
 //! Division of a product among threads: rows in bands, columns in strips, one task for each pair of both.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::product::Threads;
 use crate::ops::par;
 
 /// Tasks for each thread, so that all are done at about the same time.
 const TASKS: usize = 4;
+
+/// Multiplications of `f32` below which one thread is faster.
+pub(crate) const PARALLEL: usize = 100_000;
+/// Multiplications of `f32` that one task has at least: some microseconds.
+pub(crate) const TASK: usize = 150_000;
+
+/// A number that no other run has, by which a task knows what another one of its run has made.
+pub(crate) fn new_run() -> u64 {
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    RUNS.fetch_add(1, Ordering::Relaxed)
+}
 
 /// Bounds of the sizes of tasks, in multiplications unless stated otherwise.
 #[derive(Clone, Copy, Debug)]

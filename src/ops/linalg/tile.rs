@@ -10,7 +10,7 @@ use std::cell::Cell;
 use pulp::{Simd, WithSimd};
 
 use super::product::Threads;
-use super::share::Cut;
+use super::share::{Cut, PARALLEL, TASK};
 use crate::dot::Ahead;
 use crate::ops::Activation;
 use crate::ops::real::{Real, as_f32s, as_f32s_mut};
@@ -28,10 +28,6 @@ const DOTS: usize = 4;
 const DOTS_FROM: usize = 64;
 /// Elements of a unit that columns are shared out in: a multiple of every CPU's vector.
 const UNIT: usize = 16;
-/// Multiplications below which one thread is faster.
-const PARALLEL: usize = 100_000;
-/// Multiplications of one task at least: some microseconds.
-const TASK: usize = 150_000;
 
 thread_local! {
     /// Columns that are being multiplied.

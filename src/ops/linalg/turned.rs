@@ -3,7 +3,7 @@
 //! a few columns at a time.
 
 use super::product::{Mat, Threads};
-use super::share::Cut;
+use super::share::{Cut, PARALLEL, TASK};
 use super::tile::{Rows, Start, Tiled};
 use crate::ops::Activation;
 
@@ -13,9 +13,6 @@ const UNIT: usize = 64;
 const BLOCK: usize = 64 << 10;
 /// Columns that are turned around at a time: enough for the left operand's copies to be cheap.
 const COLUMNS: [usize; 2] = [128, 512];
-/// Multiplications below which one thread is faster, and of one task at least.
-const PARALLEL: usize = 100_000;
-const TASK: usize = 150_000;
 
 /// What the sums of a product are added to.
 #[derive(Clone, Copy)]
