@@ -72,13 +72,6 @@ struct Ready {
     _run: Run,
 }
 
-/// A time, and whether the device's clock gave it.
-#[derive(Clone, Copy)]
-struct Timed {
-    nanos: u64,
-    by_device: bool,
-}
-
 /// The candidates of one choice, ready to run.
 pub(super) struct Candidates<'a, 'b> {
     bench: &'b Bench<'a>,
@@ -259,12 +252,13 @@ impl<'a> Bench<'a> {
             let end = work.map(|(at, _)| at + 1).nth(most - 1).unwrap_or(rest.len());
             let (piece, later) = rest.split_at(end);
             let prepared = self.prepared(piece, 1)?;
-            let mut timed = self.time(&prepared)?;
-            // By the host's clock the first run has what a driver compiles in it.
-            if !timed.by_device && sum.saturating_add(timed.nanos) > longest {
-                timed = self.time(&prepared)?;
+            let mut nanos = self.time(&prepared)?;
+            // By the host's clock the first run has what a driver compiles in it; on a busy machine any run may be
+            // interrupted.
+            if sum.saturating_add(nanos) > longest {
+                nanos = nanos.min(self.time(&prepared)?);
             }
-            sum = sum.saturating_add(timed.nanos);
+            sum = sum.saturating_add(nanos);
             if sum > longest {
                 return Ok(None);
             }
@@ -273,15 +267,15 @@ impl<'a> Bench<'a> {
         Ok(Some(sum))
     }
 
-    /// The time of a submission, by the device's clock where it has one.
-    fn time(&self, prepared: &Prepared) -> Result<Timed, Error> {
+    /// Nanoseconds of a submission, by the device's clock where it has one.
+    fn time(&self, prepared: &Prepared) -> Result<u64, Error> {
         let begin = Instant::now();
         let event = self.device.queue.submit_prepared(prepared)?;
         event.wait()?;
         let host = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Ok(match event.timestamps()?[..] {
-            [first, last] if last > first => Timed { nanos: last - first, by_device: true },
-            _ => Timed { nanos: host, by_device: false },
+            [first, last] if last > first => last - first,
+            _ => host,
         })
     }
 
@@ -310,7 +304,7 @@ impl Trial for Candidates<'_, '_> {
     fn time(&mut self, at: usize) -> Result<Option<u64>, Error> {
         let Some(Some(ready)) = self.ready.get(at) else { return Ok(None) };
         let timed = runnable(self.bench.time(&ready.prepared), "candidate")?;
-        let timed = timed.map(|timed| timed.nanos / self.repeats.max(1));
+        let timed = timed.map(|nanos| nanos / self.repeats.max(1));
         if timed.is_none()
             && let Some(ready) = self.ready.get_mut(at)
         {

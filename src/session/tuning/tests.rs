@@ -225,10 +225,12 @@ fn what_was_measured_is_kept_and_taken_by_later_sessions() {
         let taken = two.report.nodes.iter().flat_map(|n| &n.tuned).map(|t| (t.key.clone(), &t.chosen));
         assert_eq!(taken.collect::<BTreeSet<_>>(), changed);
 
-        // Nothing is measured again.
+        // Nothing is measured again. What a busy machine kept from being measured may be, and what that leads to.
         let third = tuned(device, folder.path(), within).unwrap();
         third.plan(&infos()).unwrap();
-        assert_eq!(third.tuning_report().measured, []);
+        let again = third.tuning_report().measured;
+        let is_new = |choice: &TunedChoice| choice.follows || report.not_measured.contains(&choice.key);
+        assert_eq!(again.into_iter().filter(|choice| !is_new(choice)).collect::<Vec<_>>(), []);
         // A folder without it, and none at all, change nothing.
         let empty = tempfile::tempdir().unwrap();
         let plain = builder(device).unwrap().build().unwrap().plan(&infos()).unwrap();
