@@ -326,6 +326,13 @@ impl<'a> Batcher<'a> {
         if plan.is_empty() {
             return Ok(());
         }
+        for (sequence, text) in self.running.iter_mut().enumerate() {
+            let asked = match text {
+                Some(text) if self.decoder.finds_tokens() => text.sequence.request()?,
+                _ => None,
+            };
+            self.decoder.ask(sequence, asked);
+        }
         let parts: Vec<Part<'_>> = plan
             .iter()
             .filter_map(|&(sequence, count)| {
@@ -351,13 +358,13 @@ impl<'a> Batcher<'a> {
             self.counts.tokens += count as u64;
             let Some(text) = &mut self.running[at] else { continue };
             text.computed += count;
-            let Some(mut logits) = rows.pop() else { continue };
+            let Some(row) = rows.pop() else { continue };
             if !std::mem::replace(&mut text.has_begun, true) {
                 let took = text.since.map(|since| since.elapsed()).unwrap_or_default();
                 text.sequence.begin(text.reused, Duration::ZERO, took);
             }
             let position = text.sequence.tokens().len();
-            if let Err(e) = text.sequence.choose(&mut logits, position) {
+            if let Err(e) = text.sequence.choose(row, position) {
                 self.running[at] = None;
                 return Err(e);
             }

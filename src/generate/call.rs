@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::error::GenerateError;
 use super::io::DecoderIo;
 use super::logits::Logits;
+use super::scan::{Request, Row};
 use crate::session::{Binding, RunOptions, Session};
 
 /// Fewer tokens of a prompt than this are filled up to it.
@@ -24,6 +25,8 @@ pub(super) struct Call<'a> {
     pub(super) from: usize,
     /// Positions that the model has.
     pub(super) positions: usize,
+    /// What is asked of the last logits of every sequence; all are wanted where nothing is.
+    pub(super) asked: &'a [Option<Request>],
 }
 
 /// Tokens that are to be added to a sequence.
@@ -64,7 +67,7 @@ pub(super) struct Ran {
     /// Tokens of each sequence that were taken.
     pub(super) taken: usize,
     /// The wanted logits of the tokens that were taken, or those of each sequence.
-    pub(super) logits: Vec<Vec<f32>>,
+    pub(super) rows: Vec<Row>,
 }
 
 impl Call<'_> {
@@ -134,12 +137,52 @@ impl Call<'_> {
                 "the graph gives logits of the last token alone, and guesses need those of each".to_owned();
             return Err(GenerateError::Unsupported(what));
         }
-        let row = |sequence, row| logits.row(self.session, self.io, binding, sequence, row);
-        let logits = match self.sequences.len() {
-            1 => (self.from.min(taken)..taken).map(|at| row(0, at)).collect::<Result<_, _>>()?,
-            count => (0..count).map(|sequence| row(sequence, 0)).collect::<Result<_, _>>()?,
+        let mut found = match &self.io.scan {
+            Some(scan) if self.is_asked(size) => scan.read(binding, &self.requests(logits, size))?,
+            _ => Vec::new(),
         };
-        Ok(Ran { taken, logits })
+        let mut row = |sequence: usize, row| match found.get_mut(sequence).and_then(Option::take) {
+            Some(found) => Ok(Row::Found(found)),
+            None => Ok(Row::Logits(logits.row(self.session, self.io, binding, sequence, row)?)),
+        };
+        let rows = match self.sequences.len() {
+            1 => (self.from.min(taken)..taken).map(|at| row(0, at)).collect::<Result<_, GenerateError>>()?,
+            count => (0..count).map(|sequence| row(sequence, 0)).collect::<Result<_, GenerateError>>()?,
+        };
+        Ok(Ran { taken, rows })
+    }
+
+    /// Writes what is asked of the logits of a run of `size` tokens.
+    ///
+    /// # Errors
+    /// What the session says.
+    pub(super) fn ask(
+        &self,
+        binding: &mut Binding<'static>,
+        logits: &Logits,
+        size: usize,
+    ) -> Result<(), GenerateError> {
+        match &self.io.scan {
+            Some(scan) => scan.write(binding, &self.requests(logits, size)),
+            None => Ok(()),
+        }
+    }
+
+    fn is_asked(&self, size: usize) -> bool {
+        let asked = self.asked.get(self.sequences.clone()).unwrap_or_default();
+        // One row of each sequence at most.
+        asked.iter().any(Option::is_some) && (self.sequences.len() > 1 || self.from + 1 == self.real(size))
+    }
+
+    /// What is asked of each sequence of a run of `size`, and the line that its logits are in.
+    fn requests(&self, logits: &Logits, size: usize) -> Vec<Option<(usize, &Request)>> {
+        let is_asked = self.is_asked(size);
+        let row = if self.sequences.len() == 1 { self.real(size) - 1 } else { 0 };
+        let of = |(at, sequence): (usize, usize)| {
+            let request = self.asked.get(sequence)?.as_ref().filter(|_| is_asked)?;
+            Some((logits.line(at, row), request))
+        };
+        self.sequences.clone().enumerate().map(of).collect()
     }
 }
 

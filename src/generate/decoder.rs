@@ -13,6 +13,7 @@ use super::long::{Lengths, LongRuns};
 use super::padded::{PaddedPlan, PaddedRuns};
 use super::paged::PagedRuns;
 use super::pool::PagePool;
+use super::scan::{Request, Row, SampleOn, ScanIo};
 use super::settings::Config;
 use crate::plan::PlannedIo;
 use crate::session::{RunOptions, Session};
@@ -36,6 +37,8 @@ pub(super) struct Decoder {
     capacity: usize,
     /// Tokens in the cache of each sequence.
     lens: Vec<usize>,
+    /// What is asked of the next logits of each sequence.
+    asked: Vec<Option<Request>>,
 }
 
 /// How the cache grows.
@@ -74,9 +77,11 @@ impl Decoder {
         session: Session,
         config: &Config,
         context: Option<usize>,
+        sample_on: SampleOn,
     ) -> Result<Self, GenerateError> {
         let capacity = capacity_of(config, context)?;
         let (mut io, tensors) = DecoderIo::find(&session, config)?;
+        let session = scanned(session, &mut io, sample_on)?;
         // Where a cache with more rows than tokens makes no plan, what the last form says is the error.
         let fixed = FixedPlan::new(&session, &io, &tensors, capacity).ok().flatten();
         let padded = match fixed {
@@ -101,7 +106,7 @@ impl Decoder {
         let largest = largest_chunk(planned.info.bytes());
         let runs =
             Runs::new(&session, &io, tensors, (fixed, padded, growing.map(|g| g.0)), capacity, largest)?;
-        Ok(Decoder { session, io, runs, capacity, lens: vec![0] })
+        Ok(Decoder { session, io, runs, capacity, lens: vec![0], asked: vec![None] })
     }
 
     /// As [`Decoder::new`] for a graph that reads an encoder; `first` has the decoder without past, where the other one has
@@ -139,7 +144,7 @@ impl Decoder {
             Lengths::Long(runs) => Runs::Long(runs),
             Lengths::Each(runs) => Runs::Growing(runs),
         };
-        Ok(Decoder { session, io, runs, capacity, lens: vec![0] })
+        Ok(Decoder { session, io, runs, capacity, lens: vec![0], asked: vec![None] })
     }
 
     /// What is read of an encoder.
@@ -208,14 +213,15 @@ impl Decoder {
         session: Session,
         config: &Config,
         context: Option<usize>,
-        pool: PagePool,
-        is_own: bool,
+        (pool, is_own): (PagePool, bool),
+        sample_on: SampleOn,
     ) -> Result<Self, GenerateError> {
         let capacity = context.unwrap_or(config.max_length.min(DEFAULT_CONTEXT));
         if !(2..=config.context).contains(&capacity) {
             return Err(GenerateError::Context { asked: capacity, context: config.context });
         }
         let (mut io, _) = DecoderIo::find(&session, config)?;
+        let session = scanned(session, &mut io, sample_on)?;
         if is_own {
             pool.grow(&session, capacity.div_ceil(pool.page_tokens()))?;
         }
@@ -226,7 +232,7 @@ impl Decoder {
         };
         io.vocabulary = vocabulary;
         runs.limit_chunk(largest_chunk(planned.info.bytes()));
-        Ok(Decoder { session, io, runs: Runs::Paged(runs), capacity, lens: vec![0] })
+        Ok(Decoder { session, io, runs: Runs::Paged(runs), capacity, lens: vec![0], asked: vec![None] })
     }
 
     /// Tokens that the cache of a sequence has room for.
@@ -326,6 +332,7 @@ impl Decoder {
             Runs::Paged(runs) => runs.resize(&self.session, sequences)?,
         }
         self.lens = vec![0; sequences];
+        self.asked = vec![None; sequences];
         Ok(())
     }
 
@@ -350,6 +357,7 @@ impl Decoder {
     /// Forgets all tokens of all sequences, after an error.
     pub(super) fn forget(&mut self) {
         self.lens.fill(0);
+        self.asked.fill(None);
         match &mut self.runs {
             Runs::Fixed(_) => {}
             Runs::Padded(runs) => runs.forget(),
@@ -445,6 +453,17 @@ impl Decoder {
         }
     }
 
+    /// Asks for the tokens that may come next in place of the next logits of a sequence; all are given where the device
+    /// cannot tell.
+    pub(super) fn ask(&mut self, sequence: usize, request: Option<Request>) {
+        self.asked[sequence] = request.filter(|_| self.io.scan.is_some());
+    }
+
+    /// Whether a device tells the tokens that may come next.
+    pub(super) fn finds_tokens(&self) -> bool {
+        self.io.scan.is_some()
+    }
+
     /// Adds `tokens`, for which there is room, to the cache of a sequence; gives the logits of those from `from` on. After
     /// an error the cache has the tokens of the runs before it, whole.
     ///
@@ -456,17 +475,17 @@ impl Decoder {
         tokens: &[u32],
         from: usize,
         options: Option<&RunOptions>,
-    ) -> Result<Vec<Vec<f32>>, GenerateError> {
+    ) -> Result<Vec<Row>, GenerateError> {
         self.check(tokens)?;
-        let (mut rest, mut from, mut logits) = (tokens, from, Vec::new());
+        let (mut rest, mut from, mut rows) = (tokens, from, Vec::new());
         while !rest.is_empty() {
             let ran = self.run(sequence..sequence + 1, rest, from, options)?;
             self.lens[sequence] += ran.taken;
             rest = &rest[ran.taken..];
             from = from.saturating_sub(ran.taken);
-            logits.extend(ran.logits);
+            rows.extend(ran.rows);
         }
-        Ok(logits)
+        Ok(rows)
     }
 
     /// Adds one token to each of the first sequences, in one run where the graph allows it; gives the logits of each. Where
@@ -478,7 +497,7 @@ impl Decoder {
         &mut self,
         tokens: &[Option<u32>],
         options: Option<&RunOptions>,
-    ) -> Result<Vec<Vec<f32>>, GenerateError> {
+    ) -> Result<Vec<Row>, GenerateError> {
         let given: Vec<u32> = tokens.iter().map(|token| token.unwrap_or(0)).collect();
         self.check(&given)?;
         if matches!(self.runs, Runs::Paged(_)) {
@@ -486,9 +505,11 @@ impl Decoder {
                 .filter(|at| tokens[*at].is_some())
                 .map(|at| Part { sequence: at, tokens: &given[at..=at], from: 0 })
                 .collect();
-            let mut all = vec![Vec::new(); tokens.len()];
+            let mut all = vec![Row::Logits(Vec::new()); tokens.len()];
             for (part, rows) in parts.iter().zip(self.run_parts(&parts, options)?) {
-                all[part.sequence] = rows.into_iter().next().unwrap_or_default();
+                if let Some(row) = rows.into_iter().next() {
+                    all[part.sequence] = row;
+                }
             }
             return Ok(all);
         }
@@ -502,14 +523,14 @@ impl Decoder {
             for (len, token) in self.lens.iter_mut().zip(tokens) {
                 *len = if token.is_none() { (*len).min(self.capacity - 1) } else { *len };
             }
-            all = self.run(0..tokens.len(), &given, 0, options)?.logits;
+            all = self.run(0..tokens.len(), &given, 0, options)?.rows;
         }
         for (sequence, token) in tokens.iter().enumerate() {
             match token {
                 Some(_) if one_run => self.lens[sequence] += 1,
                 Some(token) => all.extend(self.forward(sequence, &[*token], 0, options)?),
                 None if one_run => {}
-                None => all.push(Vec::new()),
+                None => all.push(Row::Logits(Vec::new())),
             }
         }
         Ok(all)
@@ -525,7 +546,7 @@ impl Decoder {
         &mut self,
         parts: &[Part<'_>],
         options: Option<&RunOptions>,
-    ) -> Result<Vec<Vec<Vec<f32>>>, GenerateError> {
+    ) -> Result<Vec<Vec<Row>>, GenerateError> {
         for part in parts {
             self.check(part.tokens)?;
         }
@@ -533,7 +554,8 @@ impl Decoder {
         if let Runs::Paged(runs) = &mut self.runs {
             for run in packed(parts, runs.largest_chunk()) {
                 let (places, pieces): (Vec<usize>, Vec<Part<'_>>) = run.into_iter().unzip();
-                let logits = runs.run(&self.session, &self.io, &self.lens, &pieces, options)?;
+                let logits =
+                    runs.run(&self.session, &self.io, &self.lens, &pieces, (options, &self.asked))?;
                 pieces.iter().for_each(|piece| self.lens[piece.sequence] += piece.tokens.len());
                 places.into_iter().zip(logits).for_each(|(at, rows)| all[at].extend(rows));
             }
@@ -550,7 +572,7 @@ impl Decoder {
             let mut logits = self.step(&single, options)?;
             let is_wanted = |part: &Part<'_>| part.tokens.len() == 1 && part.from == 0;
             for (part, rows) in parts.iter().zip(&mut all).filter(|(part, _)| is_wanted(part)) {
-                rows.push(std::mem::take(&mut logits[part.sequence]));
+                rows.push(std::mem::replace(&mut logits[part.sequence], Row::Logits(Vec::new())));
             }
         }
         Ok(all)
@@ -574,7 +596,8 @@ impl Decoder {
         options: Option<&RunOptions>,
     ) -> Result<Ran, GenerateError> {
         let (session, io, all_lens, positions) = (&self.session, &self.io, &self.lens[..], self.capacity);
-        let call = Call { session, io, options, sequences, tokens, all_lens, from, positions };
+        let asked = &self.asked[..];
+        let call = Call { session, io, options, sequences, tokens, all_lens, from, positions, asked };
         match &mut self.runs {
             Runs::Fixed(runs) => runs.run(&call),
             Runs::Padded(runs) => runs.run(&call),
@@ -583,11 +606,21 @@ impl Decoder {
             Runs::Paged(runs) => {
                 let (sequence, size) = (call.sequences.start, call.tokens.len().min(runs.largest_chunk()));
                 let part = Part { sequence, tokens: &call.tokens[..size], from: call.from };
-                let logits = runs.run(call.session, call.io, all_lens, &[part], options)?;
-                Ok(Ran { taken: size, logits: logits.into_iter().flatten().collect() })
+                let rows = runs.run(call.session, call.io, all_lens, &[part], (options, asked))?;
+                Ok(Ran { taken: size, rows: rows.into_iter().flatten().collect() })
             }
         }
     }
+}
+
+/// The session whose device finds the tokens that may come next, where that is asked for.
+///
+/// # Errors
+/// [`GenerateError::Unsupported`].
+fn scanned(session: Session, io: &mut DecoderIo, on: SampleOn) -> Result<Session, GenerateError> {
+    let Some((session, scan)) = ScanIo::added(&session, io, on)? else { return Ok(session) };
+    io.scan = Some(scan);
+    Ok(session)
 }
 
 /// Tokens that a cache of `context` tokens has room for, of a length that the model takes.

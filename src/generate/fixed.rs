@@ -119,7 +119,10 @@ pub(super) fn inputs(
     if let Some(branch) = &io.branch {
         builder = builder.input(branch, Memory::value(chosen(has_past)?));
     }
-    Ok(builder)
+    match &io.scan {
+        Some(scan) => scan.inputs(builder, sequences),
+        None => Ok(builder),
+    }
 }
 
 /// The value that chooses a branch: the plan is made for it, and has nothing of the other one.
@@ -248,6 +251,7 @@ impl Step {
     /// Writes the inputs of a run of `size` tokens, filled up with zeros.
     fn fill(&mut self, call: &Call<'_>, size: usize, capacity: usize) -> Result<(), GenerateError> {
         call.write_tokens(&mut self.binding, size)?;
+        call.ask(&mut self.binding, &self.logits, size)?;
         let Some(mask) = &call.io.mask else { return Ok(()) };
         // Only what changed; tokens that fill up a run are valid in it, so that positions are right.
         let valid: Vec<usize> = call.lens().iter().map(|len| len + size).collect();

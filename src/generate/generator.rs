@@ -66,12 +66,12 @@ impl Generator {
             return Err(GenerateError::Unsupported(what));
         }
         if DecoderIo::find(&session, &folder.config)?.0.pages.is_none() {
-            let decoder = Decoder::new(session, &folder.config, context)?;
+            let decoder = Decoder::new(session, &folder.config, context, folder.sample_on)?;
             return Ok(Generator::of(folder, decoder));
         }
         // One page is enough to know how many tokens it has.
         let pool = PagePool::new(&folder, &session, &PageOptions::new(1))?;
-        let decoder = Decoder::paged(session, &folder.config, context, pool, true)?;
+        let decoder = Decoder::paged(session, &folder.config, context, (pool, true), folder.sample_on)?;
         Ok(Generator::of(folder, decoder))
     }
 
@@ -121,7 +121,8 @@ impl Generator {
         pool: &PagePool,
     ) -> Result<Self, GenerateError> {
         pool.check(&folder)?;
-        let decoder = Decoder::paged(session, &folder.config, context, pool.clone(), false)?;
+        let pages = (pool.clone(), false);
+        let decoder = Decoder::paged(session, &folder.config, context, pages, folder.sample_on)?;
         Ok(Generator::of(folder, decoder))
     }
 
@@ -384,13 +385,16 @@ impl Round<'_, '_> {
             };
             cached.decoder.begin(at, encoded)?;
         }
+        let request = if cached.decoder.finds_tokens() { text.request()? } else { None };
+        let prompt = &text.tokens()[kept..];
+        cached.decoder.ask(at, request);
         let rows = cached.decoder.forward(at, prompt, prompt.len() - 1, run.as_ref());
-        let Some(mut logits) = finished(rows)?.and_then(|mut rows| rows.pop()) else {
+        let Some(row) = finished(rows)?.and_then(|mut rows| rows.pop()) else {
             text.end(Finish::Cancelled);
             return Ok(None);
         };
         text.begin(kept, prepare, start.elapsed());
-        text.choose(&mut logits, cached.decoder.len(at))
+        text.choose(row, cached.decoder.len(at))
     }
 
     /// Gives each text a token more, or several; says whether any goes on.
@@ -421,14 +425,18 @@ impl Round<'_, '_> {
     fn step_all(&mut self, tokens: &[Option<u32>]) -> Result<(), GenerateError> {
         // The end of one of several texts ends no run of the others.
         let run = if let [text] = &self.texts[..] { run_options(text.options()) } else { None };
-        let Some(mut logits) = finished(self.cached.decoder.step(tokens, run.as_ref()))? else {
+        for (at, text) in self.texts.iter_mut().enumerate() {
+            let is_asked = tokens[at].is_some() && self.cached.decoder.finds_tokens();
+            self.cached.decoder.ask(at, if is_asked { text.request()? } else { None });
+        }
+        let Some(rows) = finished(self.cached.decoder.step(tokens, run.as_ref()))? else {
             self.texts.iter_mut().for_each(|text| text.end(Finish::Cancelled));
             self.next.fill(None);
             return Ok(());
         };
-        for (at, (text, logits)) in self.texts.iter_mut().zip(&mut logits).enumerate() {
+        for (at, (text, row)) in self.texts.iter_mut().zip(rows).enumerate() {
             if tokens[at].is_some() {
-                self.next[at] = text.choose(logits, self.cached.decoder.len(at))?;
+                self.next[at] = text.choose(row, self.cached.decoder.len(at))?;
             }
         }
         Ok(())
@@ -452,14 +460,15 @@ impl Round<'_, '_> {
         let before = decoder.len(at);
         let tokens: Vec<u32> = std::iter::once(token).chain(guesses.iter().map(|g| g.token)).collect();
         let run = run_options(text.options());
-        let Some(mut rows) = finished(decoder.forward(at, &tokens, 0, run.as_ref()))? else {
+        decoder.ask(at, None);
+        let Some(rows) = finished(decoder.forward(at, &tokens, 0, run.as_ref()))? else {
             text.end(Finish::Cancelled);
             return Ok(None);
         };
         let (mut next, mut kept) = (None, 0);
-        for (i, logits) in rows.iter_mut().enumerate() {
+        for (i, row) in rows.into_iter().enumerate() {
             let guess = guesses.get(i);
-            next = text.check(logits, before + 1 + i, guess)?;
+            next = text.check(row, before + 1 + i, guess)?;
             if next.is_none() || guess.map(|g| g.token) != next {
                 break;
             }

@@ -181,6 +181,19 @@ impl Constraint {
         Ok(())
     }
 
+    /// A bit for each token that may come next.
+    ///
+    /// # Errors
+    /// As [`Constraint::mask`].
+    pub(super) fn allowed(&mut self) -> Result<Vec<u32>, GenerateError> {
+        let mask = guarded(|| self.0.compute_mask_or_eos())?;
+        let mut words = vec![0; mask.len().div_ceil(32)];
+        for token in (0..mask.len()).filter(|token| mask.get(*token)) {
+            words[token / 32] |= 1u32 << (token % 32);
+        }
+        Ok(words)
+    }
+
     /// Goes on by a token; says whether the text is whole, and nothing may come after it.
     ///
     /// # Errors

@@ -173,6 +173,7 @@ impl GrowingRuns {
         let (logits, builder) = Logits::bind(session, io, builder)?;
         let mut binding = builder.build()?;
         call.write_tokens(&mut binding, size)?;
+        call.ask(&mut binding, &logits, size)?;
         if let Some(mask) = &io.mask {
             let values = vec![1; len + size];
             mask.write(&mut binding, 1, 0, &values, || values.clone())?;

@@ -4,6 +4,7 @@ use super::cache::CacheTensor;
 use super::cross_io::CrossIo;
 use super::error::GenerateError;
 use super::input::{IntInput, cache_info};
+use super::scan::ScanIo;
 use super::settings::{Config, layer_name};
 use crate::dtype::DType;
 use crate::session::{Binding, IoInfo, Session};
@@ -36,6 +37,8 @@ pub(super) struct DecoderIo {
     pub(super) vocabulary: usize,
     /// What tells the pages of a cache in pages.
     pub(super) pages: Option<PagesIo>,
+    /// What finds the tokens that may come next, where a device does.
+    pub(super) scan: Option<ScanIo>,
 }
 
 /// Inputs of a graph with a cache in pages, whose tokens have one dimension.
@@ -132,6 +135,7 @@ impl DecoderIo {
             logits,
             vocabulary: 0,
             pages,
+            scan: None,
         };
         let given = |name: &str| {
             let pages = io.pages.as_ref();

@@ -40,7 +40,8 @@ struct DeviceLogits {
 }
 
 impl Logits {
-    /// Binds the logits of a run: those of several tokens stay on a device that a bus separates from the host.
+    /// Binds the logits of a run: those of several tokens stay on a device that a bus separates from the host, and those
+    /// that a device chooses from.
     ///
     /// # Errors
     /// What the session says.
@@ -52,7 +53,7 @@ impl Logits {
         let plan = builder.plan()?;
         let logits = plan.outputs.iter().find(|planned| planned.name == io.logits);
         let planned = logits.ok_or(SessionError::NotRun)?;
-        let own = if planned.info.elements() > io.vocabulary {
+        let own = if planned.info.elements() > io.vocabulary || io.scan.is_some() {
             DeviceLogits::new(session, io, planned)?
         } else {
             None
@@ -68,6 +69,11 @@ impl Logits {
         self.info.shape.dims().iter().rev().nth(1).copied().unwrap_or(1)
     }
 
+    /// The line of token `row` of `sequence`.
+    pub(super) fn line(&self, sequence: usize, row: usize) -> usize {
+        sequence * self.rows() + row.min(self.rows().saturating_sub(1))
+    }
+
     /// The logits of token `row` of `sequence` in the last run of `binding`.
     ///
     /// # Errors
@@ -81,8 +87,7 @@ impl Logits {
         row: usize,
     ) -> Result<Vec<f32>, GenerateError> {
         let info = TensorInfo::new(self.info.dtype, Shape::new([io.vocabulary])?);
-        let row = sequence * self.rows() + row.min(self.rows().saturating_sub(1));
-        let start = row * info.bytes();
+        let start = self.line(sequence, row) * info.bytes();
         let read = |bytes: &mut [u8]| match &self.own {
             Some(own) => own.copy(session, start, bytes),
             None => io.copy_logits(binding, start, bytes),

@@ -14,6 +14,7 @@ use super::input::floats;
 use super::io::DecoderIo;
 use super::logits::{Logits, near};
 use super::padded::{UNSEEN, rows_for};
+use super::scan::Row;
 use super::stretch::Stretched;
 use crate::session::{Binding, Session, SessionError};
 
@@ -102,10 +103,11 @@ impl Measured {
         begin(plain, &encoded)?;
         let mut logits = Vec::new();
         for at in 0..tokens.len() {
-            logits.extend(plain.run(&call(session, io, &tokens[at..=at], &[at], capacity))?.logits);
+            logits.extend(plain.run(&call(session, io, &tokens[at..=at], &[at], capacity))?.rows);
         }
         plain.resize(1);
-        Ok(Measured { encoded, tokens, logits: logits.split_off(1) })
+        let logits = logits.split_off(1).into_iter().map(Row::into_logits).collect();
+        Ok(Measured { encoded, tokens, logits })
     }
 }
 
@@ -118,7 +120,7 @@ fn call<'c>(
     positions: usize,
 ) -> Call<'c> {
     let from = tokens.len() - 1;
-    Call { session, io, options: None, sequences: 0..1, tokens, all_lens, from, positions }
+    Call { session, io, options: None, sequences: 0..1, tokens, all_lens, from, positions, asked: &[] }
 }
 
 /// What stands for an encoder's output, with keys and values where it is the encoder that gives them.
@@ -174,18 +176,20 @@ impl LongRuns {
         first: usize,
     ) -> Result<bool, GenerateError> {
         let (tokens, capacity) = (&wanted.tokens, self.capacity);
-        let is_near =
-            |at: usize, ran: &Ran| ran.logits.last().is_some_and(|l| near(&wanted.logits[at - 1], l));
+        let is_near = |at: usize, ran: Ran| {
+            let row = ran.rows.into_iter().next_back();
+            row.is_some_and(|row| near(&wanted.logits[at - 1], &row.into_logits()))
+        };
         begin(&mut self.plain, &wanted.encoded)?;
         self.plain.fill_up(first > 1);
         let ran = self.first(&call(session, io, &tokens[..first], &[0], capacity))?;
-        if ran.taken != first || (first > 1 && !is_near(first - 1, &ran)) {
+        if ran.taken != first || (first > 1 && !is_near(first - 1, ran)) {
             return Ok(false);
         }
         self.spoil(first)?;
         for at in first..tokens.len() {
             let ran = self.run(&call(session, io, &tokens[at..=at], &[at], capacity))?;
-            if !is_near(at, &ran) {
+            if !is_near(at, ran) {
                 return Ok(false);
             }
         }
@@ -222,9 +226,8 @@ impl LongRuns {
             begin(plain, &encoded)?;
             let mut logits = Vec::new();
             for at in 0..tokens.len() {
-                logits.extend(
-                    plain.run(&call(session, io, &tokens[at..=at], &[at], capacity))?.logits.concat(),
-                );
+                let ran = plain.run(&call(session, io, &tokens[at..=at], &[at], capacity))?;
+                logits.extend(ran.rows.into_iter().flat_map(Row::into_logits));
             }
             all.push(logits);
         }

@@ -53,7 +53,6 @@ mod grammar;
 mod growing;
 mod input;
 mod io;
-mod logit_scan;
 mod logits;
 mod long;
 mod padded;
@@ -62,6 +61,7 @@ mod paged;
 mod pages;
 mod pool;
 mod sampling;
+mod scan;
 mod sequence;
 mod settings;
 mod speculate;
@@ -85,6 +85,7 @@ pub use self::grammar::Grammar;
 pub use self::pages::{CachedPage, Eviction, LeastRecentlyUsed, PageCounts};
 pub use self::pool::{PageOptions, PagePool};
 pub use self::sampling::Sampling;
+pub use self::scan::SampleOn;
 use self::settings::Config;
 use self::template::ChatTemplate;
 pub use self::template::Message;
@@ -101,6 +102,7 @@ pub struct ModelFolder {
     config: Config,
     tokenizer: TextTokenizer,
     template: Option<ChatTemplate>,
+    sample_on: SampleOn,
 }
 
 impl ModelFolder {
@@ -118,13 +120,19 @@ impl ModelFolder {
                 config: gguf::config(folder.file_name().map(PathBuf::from).unwrap_or_default(), &file)?,
                 tokenizer: TextTokenizer::new(&gguf::tokenizer(&file)?)?,
                 template: template.map(|(text, tokens)| ChatTemplate::new(text, tokens)).transpose()?,
+                sample_on: SampleOn::Auto,
             });
         }
         let config = Config::read(folder)?;
         let tokenizer = TextTokenizer::new(&config::tokenizer(folder)?)?;
         let template = config::chat_template(folder)?;
         let template = template.map(|(text, tokens)| ChatTemplate::new(text, tokens)).transpose()?;
-        Ok(ModelFolder { folder: folder.to_owned(), config, tokenizer, template })
+        Ok(ModelFolder { folder: folder.to_owned(), config, tokenizer, template, sample_on: SampleOn::Auto })
+    }
+
+    /// Where generators of the folder choose tokens. A decoder that reads an encoder has its tokens chosen on the host.
+    pub fn sample_on(self, sample_on: SampleOn) -> Self {
+        ModelFolder { sample_on, ..self }
     }
 
     /// The file of the graph.

@@ -12,6 +12,7 @@ use super::error::GenerateError;
 use super::fixed::{inputs, only_device};
 use super::io::DecoderIo;
 use super::logits::{Logits, near};
+use super::scan::Row;
 use crate::plan::Plan;
 use crate::session::{Binding, Memory, Session, SessionError};
 
@@ -116,8 +117,17 @@ impl PaddedRuns {
         let tokens = [last.min(1), last.min(2)];
         let positions = self.capacity;
         let (sequences, all_lens) = (0..1, &[0][..]);
-        let call =
-            Call { session, io, options: None, sequences, tokens: &tokens, all_lens, from: 1, positions };
+        let call = Call {
+            session,
+            io,
+            options: None,
+            sequences,
+            tokens: &tokens,
+            all_lens,
+            from: 1,
+            positions,
+            asked: &[],
+        };
         let whole = self.all(&call)?;
         for (tensor, memory) in self.tensors.iter().zip(&self.memory) {
             let kept = CacheMemory::new(session, tensor, 1, 1)?;
@@ -139,9 +149,9 @@ impl PaddedRuns {
         while !tokens.is_empty() {
             let from = tokens.len() - 1;
             let ran = self.run(&Call { tokens, all_lens: &[len], from, ..call.clone() })?;
-            (tokens, len, logits) = (&tokens[ran.taken..], len + ran.taken, ran.logits);
+            (tokens, len, logits) = (&tokens[ran.taken..], len + ran.taken, ran.rows);
         }
-        Ok(logits.pop().unwrap_or_default())
+        Ok(logits.pop().map(Row::into_logits).unwrap_or_default())
     }
 
     /// Makes room for `sequences`; their caches are empty then.
@@ -289,6 +299,7 @@ impl Step {
     /// Writes the inputs of a run of `size` tokens after a cache of `rows`.
     fn fill(&mut self, call: &Call<'_>, size: usize, rows: usize) -> Result<(), GenerateError> {
         call.write_tokens(&mut self.binding, size)?;
+        call.ask(&mut self.binding, &self.logits, size)?;
         let Some(mask) = &call.io.mask else { return Ok(()) };
         let (total, real) = (rows + size, call.real(size));
         let shown =

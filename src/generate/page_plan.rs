@@ -40,7 +40,10 @@ pub(super) fn inputs(
         builder = builder.input(&io.past.name, own(&[sequences])?);
         builder = builder.input(&io.table.name, own(&[sequences, pages])?);
     }
-    Ok(builder)
+    match &io.scan {
+        Some(scan) => scan.inputs(builder, sequences),
+        None => Ok(builder),
+    }
 }
 
 /// The plan of one token with caches of so many pages.

@@ -13,6 +13,7 @@ use super::logits::Logits;
 use super::page_plan::{inputs, plan_one};
 use super::pages::PagedSequence;
 use super::pool::{PageMemory, PagePool};
+use super::scan::{Request, Row};
 use crate::plan::PlannedIo;
 use crate::session::{Binding, RunOptions, Session};
 
@@ -153,8 +154,8 @@ impl PagedRuns {
         io: &DecoderIo,
         lens: &[usize],
         parts: &[Part<'_>],
-        options: Option<&RunOptions>,
-    ) -> Result<Vec<Vec<Vec<f32>>>, GenerateError> {
+        (options, asked): (Option<&RunOptions>, &[Option<Request>]),
+    ) -> Result<Vec<Vec<Row>>, GenerateError> {
         for part in parts {
             self.make_room(part.sequence, part.tokens.len())?;
         }
@@ -168,15 +169,26 @@ impl PagedRuns {
         };
         let step = self.step(session, io, sizes)?;
         step.fill(io, lens, (parts, &pages), sizes, most)?;
+        let requests = requests(parts, asked, sizes[1]);
+        if let Some(scan) = &io.scan {
+            scan.write(&mut step.binding, &requests)?;
+        }
         match options {
             Some(options) => step.binding.run_with(options)?,
             None => step.binding.run()?,
         }
+        let mut found = match &io.scan {
+            Some(scan) if requests.iter().any(Option::is_some) => scan.read(&step.binding, &requests)?,
+            _ => Vec::new(),
+        };
         let (mut first, mut all) = (0, Vec::new());
-        for part in parts {
-            let rows = (part.from..part.tokens.len())
-                .map(|at| step.logits.row(session, io, &step.binding, 0, first + at));
-            all.push(rows.collect::<Result<Vec<_>, _>>()?);
+        for (i, part) in parts.iter().enumerate() {
+            let mut row = |at: usize| match found.get_mut(i).and_then(Option::take) {
+                Some(found) => Ok(Row::Found(found)),
+                None => Ok(Row::Logits(step.logits.row(session, io, &step.binding, 0, first + at)?)),
+            };
+            let rows = (part.from..part.tokens.len()).map(&mut row);
+            all.push(rows.collect::<Result<Vec<_>, GenerateError>>()?);
             first += part.tokens.len();
         }
         parts.iter().for_each(|part| self.append(part.sequence, part.tokens));
@@ -222,6 +234,25 @@ impl PagedRuns {
             }
         }
     }
+}
+
+/// What is asked of each of the sequences of a run, of which the last ones may have no part, and the line of its logits.
+fn requests<'r>(
+    parts: &[Part<'_>],
+    asked: &'r [Option<Request>],
+    sequences: usize,
+) -> Vec<Option<(usize, &'r Request)>> {
+    let mut end = 0;
+    let mut requests = Vec::new();
+    for part in parts {
+        end += part.tokens.len();
+        let request = asked.get(part.sequence).and_then(Option::as_ref);
+        // One row of each sequence at most.
+        requests
+            .push(request.filter(|_| part.from + 1 == part.tokens.len()).map(|request| (end - 1, request)));
+    }
+    requests.resize(sequences, None);
+    requests
 }
 
 impl Step {

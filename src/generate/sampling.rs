@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::error::GenerateError;
-use super::logit_scan::{NotANumber, at_least, bound_of, most_likely, sum_of_weights};
+use super::scan::Request;
+use crate::ops::tokens::logits::{NotANumber, at_least, bound_of, most_likely, sum_of_weights};
+use crate::ops::tokens::{Candidates, Found, MOST_COUNT, Wanted};
 
 /// How the next token is chosen. The settings apply in the order of the fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +28,8 @@ pub struct Sampling {
 const LARGE: usize = 2048;
 /// How far below the largest logit candidates are sought, in units of the temperature.
 const NATS: [f32; 2] = [6.0, 14.0];
+/// The lowest temperature above 0 at which devices are asked.
+const LEAST_TEMPERATURE: f32 = 1e-3;
 
 impl Sampling {
     /// The most likely token, always; of several the one of the lowest number.
@@ -123,6 +127,52 @@ impl Sampler {
         Ok(self.find(at * sum).unwrap_or(token))
     }
 
+    /// What [`Sampler::choose`] needs to know of the next logits; nothing where it needs all.
+    pub(super) fn request(&self) -> Option<Request> {
+        let Sampling { repetition_penalty: penalty, temperature, top_k, top_p, min_p, .. } = self.settings;
+        // Differences over lower temperatures leave the range of floats.
+        if temperature != 0.0 && temperature < LEAST_TEMPERATURE || top_k > MOST_COUNT {
+            return None;
+        }
+        let (candidates, share) = match (top_k > 0, min_p > 0.0) {
+            _ if temperature == 0.0 => (Candidates::None, None),
+            (true, _) => (Candidates::Largest(top_k), None),
+            // A little more, for what is rounded.
+            (false, true) => (Candidates::Within(temperature * (1e-3 - min_p.ln())), None),
+            (false, false) => {
+                let share = if top_p == 1.0 { self.random.clone().unit() } else { f64::from(top_p) };
+                (Candidates::Within(temperature * NATS[0]), Some(share))
+            }
+        };
+        let wanted = Wanted {
+            line: 0,
+            temperature: if temperature == 0.0 { 1.0 } else { temperature },
+            penalty,
+            is_held: false,
+            candidates,
+        };
+        let seen = if penalty == 1.0 { Vec::new() } else { self.seen.clone() };
+        Some(Request { wanted, share, seen, allowed: None })
+    }
+
+    /// As [`Sampler::choose`], from what a device found for [`Sampler::request`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn choose_found(&mut self, found: &Found, position: usize) -> Result<u32, GenerateError> {
+        let (token, most) = finite(Some(found.most), position)?;
+        if self.settings.temperature == 0.0 {
+            return Ok(token);
+        }
+        let at = self.random.unit();
+        self.candidates.clear();
+        self.candidates.extend_from_slice(&found.candidates);
+        let some = self.settings.top_k > 0;
+        let own = self.rank(most, some);
+        let sum = self.keep(if some { own } else { found.sum });
+        Ok(self.find(at * sum).unwrap_or(token))
+    }
+
     /// What [`Sampler::choose`] chooses from: tokens with their probabilities. The penalty is written to `logits`.
     ///
     /// # Errors
@@ -167,7 +217,6 @@ impl Sampler {
 
     /// Applies the penalty; gives the most likely token and its logit.
     fn penalize(&self, logits: &mut [f32], position: usize) -> Result<(u32, f32), GenerateError> {
-        let bad = |what| GenerateError::NotFinite { position, what };
         let penalty = self.settings.repetition_penalty;
         if penalty != 1.0 {
             for &token in &self.seen {
@@ -176,15 +225,7 @@ impl Sampler {
                 }
             }
         }
-        let (token, most) = match most_likely(logits) {
-            Some(Ok(best)) => best,
-            Some(Err(NotANumber)) => return Err(bad("NaN")),
-            None => return Err(bad("no element")),
-        };
-        if !most.is_finite() {
-            return Err(bad(if most > 0.0 { "infinity" } else { "minus infinity alone" }));
-        }
-        Ok((token, most))
+        finite(most_likely(logits), position)
     }
 
     /// Sets candidates and their weights to the tokens that the filters keep, likely ones first, and gives the sum of the
@@ -192,8 +233,6 @@ impl Sampler {
     /// of the sum.
     fn weigh(&mut self, logits: &[f32], most: f32, need: f64) -> f64 {
         let Sampling { temperature, top_k, top_p, min_p, .. } = self.settings;
-        let likely = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-        let weight = |v: f32| ((f64::from(v) - f64::from(most)) / f64::from(temperature)).exp();
         let some = top_k > 0 && top_k < logits.len();
         let is_large = logits.len() > LARGE;
         let all = match is_large && !some {
@@ -213,35 +252,50 @@ impl Sampler {
         for bound in bounds {
             self.candidates.clear();
             at_least(logits, bound, &mut self.candidates);
-            if some && top_k < self.candidates.len() {
-                self.candidates.select_nth_unstable_by(top_k - 1, likely);
-                self.candidates.truncate(top_k);
-            }
-            self.candidates.sort_unstable_by(likely);
-            self.weights.clear();
-            self.weights.extend(self.candidates.iter().map(|(_, v)| weight(*v)));
-            let found: f64 = self.weights.iter().sum();
+            let found = self.rank(most, some);
             let sum = all.unwrap_or(found);
             // The sum of all is rounded otherwise.
             let enough = some || min_p > 0.0 || found >= share * sum * (1.0 + 1e-5);
             if !enough && bound > f32::NEG_INFINITY {
                 continue;
             }
-            let mut before = 0.0;
-            let mut kept = 0;
-            for w in &self.weights {
-                if kept > 0 && (before >= f64::from(top_p) * sum || *w < f64::from(min_p)) {
-                    break;
-                }
-                before += w;
-                kept += 1;
-            }
-            let is_whole = top_p == 1.0 && min_p == 0.0;
-            self.candidates.truncate(kept);
-            self.weights.truncate(kept);
-            return if is_whole { sum } else { before };
+            return self.keep(sum);
         }
         0.0
+    }
+
+    /// Sorts the candidates, likely ones first, of which `some` alone are kept by top-k, and weighs them; `most` is the
+    /// largest logit. Gives the sum of the weights.
+    fn rank(&mut self, most: f32, some: bool) -> f64 {
+        let Sampling { temperature, top_k, .. } = self.settings;
+        let likely = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        if some && top_k < self.candidates.len() {
+            self.candidates.select_nth_unstable_by(top_k - 1, likely);
+            self.candidates.truncate(top_k);
+        }
+        self.candidates.sort_unstable_by(likely);
+        let weight = |v: f32| ((f64::from(v) - f64::from(most)) / f64::from(temperature)).exp();
+        self.weights.clear();
+        self.weights.extend(self.candidates.iter().map(|(_, v)| weight(*v)));
+        self.weights.iter().sum()
+    }
+
+    /// Keeps the candidates that top-p and min-p keep, where all weights have the sum `sum`; gives theirs.
+    fn keep(&mut self, sum: f64) -> f64 {
+        let Sampling { top_p, min_p, .. } = self.settings;
+        let mut before = 0.0;
+        let mut kept = 0;
+        for w in &self.weights {
+            if kept > 0 && (before >= f64::from(top_p) * sum || *w < f64::from(min_p)) {
+                break;
+            }
+            before += w;
+            kept += 1;
+        }
+        let is_whole = top_p == 1.0 && min_p == 0.0;
+        self.candidates.truncate(kept);
+        self.weights.truncate(kept);
+        if is_whole { sum } else { before }
     }
 
     /// The candidate at which the weights so far exceed `at`, else the last one: rounding may leave a rest.
@@ -255,6 +309,23 @@ impl Sampler {
             }
         }
         last
+    }
+}
+
+/// The largest logit of the last of `position` tokens, which must be a number.
+///
+/// # Errors
+/// [`GenerateError::NotFinite`].
+fn finite(
+    most: Option<Result<(u32, f32), NotANumber>>,
+    position: usize,
+) -> Result<(u32, f32), GenerateError> {
+    let bad = |what| Err(GenerateError::NotFinite { position, what });
+    match most {
+        Some(Ok((token, most))) if most.is_finite() => Ok((token, most)),
+        Some(Ok((_, most))) => bad(if most > 0.0 { "infinity" } else { "minus infinity alone" }),
+        Some(Err(NotANumber)) => bad("NaN"),
+        None => bad("no element"),
     }
 }
 
@@ -345,6 +416,59 @@ mod tests {
                 assert_eq!(sampler.choose(&mut logits.clone(), 0).unwrap(), want, "{settings:?}");
             }
         }
+    }
+
+    /// What a device finds leads to the token of the whole logits, or says that it does not suffice.
+    #[test]
+    fn what_a_device_finds_gives_the_same_tokens() {
+        use crate::graph::Tensor;
+        use crate::ops::test_util::run_cpu;
+        use crate::ops::tokens::{TokenCandidates, mark_words};
+
+        let vocabulary = 40_000;
+        let mut random = Random(9);
+        let all = [
+            Sampling::GREEDY,
+            Sampling { top_k: 40, ..at(0.8) },
+            Sampling { top_k: 500, top_p: 0.9, min_p: 0.02, ..at(1.4) },
+            Sampling { top_p: 0.9, ..at(0.7) },
+            Sampling { min_p: 0.05, ..at(1.0) },
+            Sampling { repetition_penalty: 1.3, top_k: 20, ..at(0.9) },
+            Sampling { repetition_penalty: 1.3, ..Sampling::GREEDY },
+            at(0.5),
+        ];
+        for settings in all {
+            let mut sampler = Sampler::new(settings).unwrap();
+            (0..vocabulary as u32).step_by(9).for_each(|token| sampler.see(token));
+            let mut sufficed = 0;
+            for position in 0..20 {
+                let logits: Vec<f32> =
+                    (0..vocabulary).map(|_| ((random.unit() * 2.0 - 1.0).powi(9) * 18.0) as f32).collect();
+                let request = sampler.request().unwrap();
+                let words = mark_words(vocabulary);
+                let mut marks = vec![0u32; 2 * words];
+                request.seen.iter().for_each(|token| marks[*token as usize / 32] |= 1 << (token % 32));
+                let inputs = [
+                    Tensor::new([1usize, vocabulary], &logits),
+                    Tensor::new([1usize, 8], &request.wanted.words()),
+                    Tensor::new([1usize, 2, words], &marks),
+                ];
+                let results = run_cpu(&TokenCandidates, &inputs.map(Result::ok), 1).unwrap();
+                let results: Vec<u32> = bytemuck::pod_collect_to_vec(results[0].bytes());
+                let found = Found::read(&results, vocabulary, request.wanted.temperature).unwrap();
+                let mut by_logits = sampler.clone();
+                let want = by_logits.choose(&mut logits.clone(), position).unwrap();
+                if request.suffices(&found) {
+                    sufficed += 1;
+                    assert_eq!(sampler.choose_found(&found, position).unwrap(), want, "{settings:?}");
+                }
+                sampler = by_logits;
+            }
+            assert!(sufficed >= 10, "{settings:?}: {sufficed} of 20");
+        }
+        let too_many = Sampling { top_k: MOST_COUNT + 1, ..at(1.0) };
+        assert!(Sampler::new(too_many).unwrap().request().is_none());
+        assert!(Sampler::new(at(1e-6)).unwrap().request().is_none());
     }
 
     #[test]

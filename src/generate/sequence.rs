@@ -8,6 +8,7 @@ use super::error::GenerateError;
 #[cfg(feature = "grammar")]
 use super::grammar::Constraint;
 use super::sampling::{Distribution, Guess, Sampler};
+use super::scan::{Request, Row};
 use super::text::{StopStrings, TextStream};
 use super::{Finish, GenerateOptions, Generated, ModelFolder};
 use crate::session::CancelToken;
@@ -126,17 +127,31 @@ impl<'a> Sequence<'a> {
     ///
     /// # Errors
     /// [`GenerateError::NotFinite`], [`GenerateError::Tokenizer`], [`GenerateError::Grammar`].
-    pub(super) fn choose(
-        &mut self,
-        logits: &mut [f32],
-        position: usize,
-    ) -> Result<Option<u32>, GenerateError> {
+    pub(super) fn choose(&mut self, row: Row, position: usize) -> Result<Option<u32>, GenerateError> {
         if self.is_finished() {
             return Ok(None);
         }
-        self.hold(logits)?;
-        let token = self.sampler.choose(logits, position)?;
+        let token = match row {
+            Row::Logits(mut logits) => {
+                self.hold(&mut logits)?;
+                self.sampler.choose(&mut logits, position)?
+            }
+            Row::Found(found) => self.sampler.choose_found(&found, position)?,
+        };
         self.go_on(token)
+    }
+
+    /// What [`Sequence::choose`] needs to know of the logits; nothing where it needs all.
+    ///
+    /// # Errors
+    /// [`GenerateError::Grammar`].
+    pub(super) fn request(&mut self) -> Result<Option<Request>, GenerateError> {
+        let request = self.sampler.request();
+        #[cfg(feature = "grammar")]
+        if let (Some(request), Some(constraint)) = (&request, &mut self.constraint) {
+            return Ok(Some(Request { allowed: Some(constraint.allowed()?), ..request.clone() }));
+        }
+        Ok(request)
     }
 
     /// As [`Sequence::choose`], by way of a guess: the text has the same distribution as without it.
@@ -145,17 +160,18 @@ impl<'a> Sequence<'a> {
     /// As there.
     pub(super) fn check(
         &mut self,
-        logits: &mut [f32],
+        row: Row,
         position: usize,
         guess: Option<&Guess>,
     ) -> Result<Option<u32>, GenerateError> {
         // A guess that is no matter of chance is accepted where it is what would be chosen.
-        let Some(Guess { token, from: Some(guessed) }) = guess else { return self.choose(logits, position) };
+        let Some(Guess { token, from: Some(guessed) }) = guess else { return self.choose(row, position) };
         if self.is_finished() {
             return Ok(None);
         }
-        self.hold(logits)?;
-        let wanted = self.sampler.distribution(logits, position)?;
+        let mut logits = row.into_logits();
+        self.hold(&mut logits)?;
+        let wanted = self.sampler.distribution(&mut logits, position)?;
         let token = self.sampler.accept(*token, guessed, &wanted);
         self.go_on(token)
     }

@@ -3,6 +3,7 @@
 use super::decoder::Decoder;
 use super::error::GenerateError;
 use super::sampling::Guess;
+use super::scan::Row;
 use super::sequence::Sequence;
 
 /// The longest and the shortest run of last tokens that is looked up.
@@ -107,9 +108,10 @@ impl Draft {
         while guesses.len() < most.min(self.most) && wanted.len() <= self.cached.decoder.capacity() {
             let kept = self.cached.keep(at, &wanted)?;
             let last = wanted.len() - kept - 1;
+            self.cached.decoder.ask(at, None);
             let rows = self.cached.decoder.forward(at, &wanted[kept..], last, None);
             self.cached.note(at, &wanted);
-            let Some(mut logits) = rows?.pop() else { break };
+            let Some(mut logits) = rows?.pop().map(Row::into_logits) else { break };
             let guess = text.guess(&mut logits, wanted.len())?;
             let Some((token, from)) = guess.filter(|(token, _)| (*token as usize) < self.vocabulary) else {
                 break;

@@ -40,6 +40,7 @@ pub mod reduce;
 pub mod sequence;
 pub mod shape_ops;
 pub mod signal;
+pub mod tokens;
 pub mod tvm;
 pub mod vision;
 

@@ -22,6 +22,7 @@ mod joined;
 mod pages;
 #[path = "../support/protobuf.rs"]
 mod protobuf;
+mod sample_on;
 mod speculate;
 
 use std::ops::ControlFlow;

@@ -21,7 +21,8 @@ use super::table::bytes;
 use super::tune::TuningArgs;
 use onepool::generate::{
     BatchCounts, BatchOptions, Batcher, Finish, GenerateError, GenerateOptions, Generated, Generator,
-    Grammar, Message, ModelFolder, PageCounts, PageOptions, PagePool, Prompt, Sampling, TextRequest,
+    Grammar, Message, ModelFolder, PageCounts, PageOptions, PagePool, Prompt, SampleOn, Sampling,
+    TextRequest,
 };
 use onepool::session::{Session, SessionBuilder, SharedArena};
 
@@ -189,9 +190,35 @@ pub(super) struct SamplingArgs {
     /// Another seed gives another text, the same one the same.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Where tokens are chosen: on a GPU, which gives the host the likely ones alone, or on the host, which gets all logits.
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
+    sample_on: Choice,
+}
+
+/// Where tokens are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Choice {
+    /// On a GPU where the vocabulary is large.
+    Auto,
+    /// On the host.
+    Host,
+    /// On the device.
+    Device,
 }
 
 impl SamplingArgs {
+    /// Reads a model's folder, or a GGUF file.
+    ///
+    /// # Errors
+    /// [`CliError`].
+    pub(super) fn open(&self, model: &Path) -> Result<ModelFolder, CliError> {
+        Ok(ModelFolder::open(model)?.sample_on(match self.sample_on {
+            Choice::Auto => SampleOn::Auto,
+            Choice::Host => SampleOn::Host,
+            Choice::Device => SampleOn::Device,
+        }))
+    }
+
     /// The model's `settings` with what is given instead.
     pub(super) fn over(&self, settings: Sampling) -> Sampling {
         let samples = self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some();
@@ -348,7 +375,7 @@ impl Text {
 /// # Errors
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
-    let folder = ModelFolder::open(&args.model)?;
+    let folder = args.sampling.open(&args.model)?;
     let given = given(&args.prompt, args.prompts.as_ref())?;
     let chats: Vec<Vec<Message>> = given.iter().map(|text| messages(args, text)).collect();
     let prompts: Vec<Prompt<'_>> = match args.chat {

@@ -11,7 +11,7 @@ use crate::error::CliError;
 use crate::generate::{SamplingArgs, SessionArgs};
 use crate::output::Output;
 use crate::table::Table;
-use onepool::generate::{Finish, GenerateOptions, Generator, ModelFolder, Prompt};
+use onepool::generate::{Finish, GenerateOptions, Generator, Prompt};
 use onepool::session::SharedArena;
 
 /// Arguments of `onepool bench generate`.
@@ -85,7 +85,7 @@ impl Rate {
 /// # Errors
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
-    let folder = ModelFolder::open(&args.model)?;
+    let folder = args.sampling.open(&args.model)?;
     let sampling = args.sampling.over(folder.sampling());
     sampling.check()?;
     let (count, max_tokens) = (args.prompt_tokens as usize, args.max_tokens as usize);

@@ -8,7 +8,7 @@ const PART: usize = 256 * LANES;
 
 /// There is a NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct NotANumber;
+pub(crate) struct NotANumber;
 
 /// Vectors of `logits`, the last one filled up with `fill`.
 #[inline(always)]
@@ -20,7 +20,7 @@ fn vectors(logits: &[f32], fill: f32) -> impl Iterator<Item = [f32; LANES]> {
 }
 
 /// The first of the largest logits, unless one is NaN; `None` where there are none.
-pub(super) fn most_likely(logits: &[f32]) -> Option<Result<(u32, f32), NotANumber>> {
+pub(crate) fn most_likely(logits: &[f32]) -> Option<Result<(u32, f32), NotANumber>> {
     let mut best: Option<(usize, f32)> = None;
     for (part, values) in logits.chunks(PART).enumerate() {
         let (most, odd) = wide(
@@ -51,7 +51,7 @@ pub(super) fn most_likely(logits: &[f32]) -> Option<Result<(u32, f32), NotANumbe
 }
 
 /// Adds the tokens whose logits are at least `bound`, which none is that is NaN.
-pub(super) fn at_least(logits: &[f32], bound: f32, to: &mut Vec<(u32, f32)>) {
+pub(crate) fn at_least(logits: &[f32], bound: f32, to: &mut Vec<(u32, f32)>) {
     wide(
         #[inline(always)]
         || {
@@ -67,7 +67,7 @@ pub(super) fn at_least(logits: &[f32], bound: f32, to: &mut Vec<(u32, f32)>) {
 
 /// A bound that at least `count` logits reach, of which there are as many, and few more: the largest of every
 /// `LANES` are compared.
-pub(super) fn bound_of(logits: &[f32], count: usize) -> f32 {
+pub(crate) fn bound_of(logits: &[f32], count: usize) -> f32 {
     let mut largest: Vec<f32> = Vec::with_capacity(logits.len() / LANES + 1);
     let larger = |a: f32, b: f32| if b > a { b } else { a };
     wide(
@@ -91,7 +91,7 @@ pub(super) fn bound_of(logits: &[f32], count: usize) -> f32 {
 }
 
 /// The sum of `exp((logit - most) / temperature)`, each rounded to `f32`.
-pub(super) fn sum_of_weights(logits: &[f32], most: f32, temperature: f32) -> f64 {
+pub(crate) fn sum_of_weights(logits: &[f32], most: f32, temperature: f32) -> f64 {
     let mut sum = 0.0;
     for values in logits.chunks(PART) {
         let sums = wide(

@@ -1,0 +1,93 @@
+//! Tokens that are chosen from what a device found in the logits.
+
+use onepool::Session;
+use onepool::device::Context;
+use onepool::generate::{
+    GenerateError, GenerateOptions, Generator, ModelFolder, Prompt, SampleOn, Sampling, TextRequest,
+};
+
+use super::devices::devices;
+use super::{exactly, folder, generate};
+
+fn open(model: &str, context: &Context, on: SampleOn) -> Result<Generator, GenerateError> {
+    let folder = ModelFolder::open(folder(model))?.sample_on(on);
+    let session = Session::builder().model(folder.graph()).context(context.clone()).build()?;
+    Generator::new(folder, session, None)
+}
+
+fn settings() -> Vec<Sampling> {
+    let warm = Sampling { temperature: 0.8, seed: 3, ..Sampling::GREEDY };
+    vec![
+        Sampling::GREEDY,
+        Sampling { top_k: 12, ..warm },
+        Sampling { top_p: 0.8, ..warm },
+        Sampling { min_p: 0.1, repetition_penalty: 1.2, ..warm },
+        Sampling { repetition_penalty: 5.0, ..Sampling::GREEDY },
+        warm,
+    ]
+}
+
+#[test]
+fn tokens_chosen_on_devices_are_those_of_the_host() {
+    for context in devices() {
+        let name = &context.info().name;
+        for model in ["fixed", "appending", "growing", "paged"] {
+            let [mut host, mut device] =
+                [SampleOn::Host, SampleOn::Device].map(|on| open(model, &context, on).unwrap());
+            let added = device.session().outputs().len() - host.session().outputs().len();
+            assert_eq!(added, 1, "{model} on {name}");
+            for sampling in settings() {
+                // A prompt of several runs, and one token after another.
+                let options = GenerateOptions { sampling, ..exactly(24) };
+                let [want, got] =
+                    [&mut host, &mut device].map(|g| generate(g, "The quick brown fox", &options));
+                assert_eq!(got.tokens, want.tokens, "{model} on {name}: {sampling:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn texts_at_once_and_guessed_ones_are_those_of_the_host() {
+    for context in devices() {
+        let name = &context.info().name;
+        for model in ["fixed", "paged", "appending"] {
+            let made = [SampleOn::Host, SampleOn::Device].map(|on| {
+                let mut generator = open(model, &context, on).unwrap();
+                let all = settings();
+                let options = all.iter().enumerate().map(|(at, sampling)| GenerateOptions {
+                    sampling: *sampling,
+                    lookup: if at == 0 { 4 } else { 0 },
+                    ..exactly(10 + 3 * at)
+                });
+                let options: Vec<_> = options.collect();
+                let mut told: Vec<_> =
+                    options.iter().map(|_| |_: &str| std::ops::ControlFlow::Continue(())).collect();
+                let requests = options.iter().zip(&mut told).map(|(options, told)| TextRequest {
+                    prompt: Prompt::Text("Hello"),
+                    options,
+                    told,
+                });
+                let made = generator.generate_all(requests.collect()).unwrap();
+                made.into_iter().map(|made| made.tokens).collect::<Vec<_>>()
+            });
+            assert_eq!(made[0], made[1], "{model} on {name}");
+        }
+    }
+}
+
+#[cfg(feature = "grammar")]
+#[test]
+fn a_grammar_holds_what_a_device_finds() {
+    use onepool::generate::Grammar;
+
+    for context in devices() {
+        let made = [SampleOn::Host, SampleOn::Device].map(|on| {
+            let mut generator = open("fixed", &context, on).unwrap();
+            let grammar = Some(Grammar::Regex("[a-f]{3}-[0-9]{2}(x|yz)".to_owned()));
+            let sampling = Sampling { temperature: 1.5, top_k: 30, seed: 5, ..Sampling::GREEDY };
+            generate(&mut generator, "Hello", &GenerateOptions { sampling, grammar, ..exactly(40) }).text
+        });
+        assert_eq!(made[0], made[1], "{}", context.info().name);
+    }
+}
