@@ -1,13 +1,16 @@
 // Attention of few queries to many keys, as in decoding: a work-group does QUERIES queries that read the same keys, and
 // one of PARTS parts of those keys. attention_merge.comp makes one of the parts. Vectors are whole groups of four.
 // With FRESH the keys and values of the queries' own positions are not in the caches yet: queries and new keys are rotated
-// here, and the first work-group that needs a new vector writes it to its row.
+// here, and the first work-group that needs a new vector writes it to its row. With JOINED the last work-group that has done
+// its part of some keys makes one of the parts, as attention_merge.comp does.
 // variant: f32       T=f32 VEC=vec4
 // variant: f32_bool  T=f32 VEC=vec4 BOOL_MASK EXT_INT8
 // variant: f16       T=f16 VEC=f16vec4 EXT_STORAGE16
 // variant: f16_bool  T=f16 VEC=f16vec4 EXT_STORAGE16 BOOL_MASK EXT_INT8
 // variant: f32_fresh T=f32 VEC=vec4 FRESH
 // variant: f16_fresh T=f16 VEC=f16vec4 EXT_STORAGE16 FRESH
+// variant: f32_fresh_joined T=f32 VEC=vec4 FRESH JOINED
+// variant: f16_fresh_joined T=f16 VEC=f16vec4 EXT_STORAGE16 FRESH JOINED
 // variant: f32_paged T=f32 VEC=vec4 PAGED
 // variant: f16_paged T=f16 VEC=f16vec4 EXT_STORAGE16 PAGED
 #version 450
@@ -33,7 +36,13 @@ layout(set = 0, binding = 2, std430) readonly buffer V { VEC v[]; };
 #define SINKS 6
 #define PAGES_AT 7
 #include "attention.glsl"
+#ifdef JOINED
+layout(set = 0, binding = 5, std430) coherent buffer Parts { vec4 parts[]; };
+layout(set = 0, binding = 11, std430) writeonly buffer Y { VEC y[]; };
+layout(set = 0, binding = 12, std430) coherent buffer Counters { uint counters[]; };
+#else
 layout(set = 0, binding = 5, std430) writeonly buffer Parts { vec4 parts[]; };
+#endif
 SPEC(6, uint, COLS, 16u);     // groups of four in a value, rounded up to a power of two of 1 to 64
 SPEC(7, uint, QUERIES, 1u);   // of a work-group, 1 to QUERIES_MAX
 SPEC(9, uint, PARTS, 1u);     // of the keys
@@ -53,6 +62,7 @@ const uint ABREAST = 128u / LANES;
 const uint EACH = 128u / QUERIES_MAX;
 const uint QUADS = HEAD_MAX / 4u / LANES;  // groups of four of a key that an invocation has
 const uint AHEAD = 4u;        // values that are read before their weights are known
+const uint JOINED_PARTS = 64u;  // rust: the most parts that the last work-group joins
 
 shared vec4 query[QUERIES_MAX * HEAD_MAX / 4u];
 shared float scores[QUERIES_MAX * KEYS];
@@ -167,12 +177,74 @@ vec4 fetch_value(uint key, uint v_first, uint col)
     return vec4(v[at]);
 }
 
-void main()
+#ifdef JOINED
+shared bool is_last;
+
+// The results of this work-group's queries, once all of its parts are there.
+void join_parts(uint counter)
 {
-    uint group = linear_group();
-    if (group >= p.count) {
+    uint t = gl_LocalInvocationIndex;
+    // Who counts last sees what the others wrote before.
+    memoryBarrierBuffer();
+    barrier();
+    if (t == 0u) {
+        is_last = atomicAdd(counters[counter], 1u) + 1u == PARTS;
+        if (is_last) {
+            atomicExchange(counters[counter], 0u);
+        }
+    }
+    memoryBarrierBuffer();
+    barrier();
+    if (!is_last) {
         return;
     }
+    uint quads = p.v_head / 4u;
+    uint size = quads + 1u;
+    for (uint i = t; i < count * quads; i += 128u) {
+        uint n = first_query + i / quads;
+        uint from = place(kv, n) * PARTS * size;
+        float top = HIDDEN;
+        [[unroll]] for (uint begins = 0u; begins < JOINED_PARTS; begins += 8u) {
+            if (begins < PARTS) {
+                [[unroll]] for (uint part = begins; part < begins + 8u; ++part) {
+                    // The last one again where there are fewer.
+                    top = max(top, parts[from + min(part, PARTS - 1u) * size].x);
+                }
+            }
+        }
+        float total = 0.0;
+        vec4 sum = vec4(0.0);
+        [[unroll]] for (uint begins = 0u; begins < JOINED_PARTS; begins += 8u) {
+            if (begins < PARTS) {
+                vec4 shown[8];
+                vec4 own[8];
+                [[unroll]] for (uint part = 0u; part < 8u; ++part) {
+                    uint at = from + min(begins + part, PARTS - 1u) * size;
+                    shown[part] = parts[at];
+                    own[part] = parts[at + 1u + i % quads];
+                }
+                [[unroll]] for (uint part = 0u; part < 8u; ++part) {
+                    float w = begins + part < PARTS ? weight(shown[part].x, top) : 0.0;
+                    // What a part of no keys has here weighs nothing.
+                    if (w > 0.0) {
+                        total += shown[part].y * w;
+                        sum = fma(vec4(w), own[part], sum);
+                    }
+                }
+            }
+        }
+        head = kv * p.share + n % p.share;
+        bool hidden = is_hidden(top);
+        float share = sink_into(top, total) / total;
+        uint to = batch * p.y_batch + head * p.y_head + n / p.share * p.y_row;
+        y[to / 4u + i % quads] = VEC(hidden ? vec4(0.0) : sum * share);
+    }
+}
+#endif
+
+// The part of this work-group.
+void attend(uint group)
+{
     uint t = gl_LocalInvocationIndex;
     uint each = p.share * p.q_len;
     uint bands = (each + QUERIES - 1u) / QUERIES;
@@ -335,4 +407,16 @@ void main()
             }
         }
     }
+}
+
+void main()
+{
+    uint group = linear_group();
+    if (group >= p.count) {
+        return;
+    }
+    attend(group);
+#ifdef JOINED
+    join_parts(group / PARTS);
+#endif
 }

@@ -20,6 +20,8 @@ pub enum Operand {
     Output(usize),
     /// Scratch range made by [`Lowering::scratch`].
     Scratch(usize),
+    /// The counters that [`Lowering::counters`] asked for.
+    Counters,
     /// A constant in a packed layout, made by [`Lowering::packed`].
     Packed(usize),
     /// An input that lies in an image ([`super::OpCx::image`]), through the image.
@@ -119,6 +121,8 @@ pub struct Lowered {
     pub steps: Vec<Step>,
     /// Bytes of each scratch range.
     pub scratch: Vec<usize>,
+    /// Bytes of counters.
+    pub counters: usize,
     /// Packed constants.
     pub packed: Vec<Packed>,
     /// Steps that may run in parallel with the previous step ([`Lowering::no_barrier`]).
@@ -225,6 +229,19 @@ impl<'a> Lowering<'a> {
     pub fn scratch(&mut self, bytes: usize) -> Operand {
         self.out.scratch.push(bytes.max(4));
         Operand::Scratch(self.out.scratch.len() - 1)
+    }
+
+    /// Asks for counters, words that are zero before the operator's first step. It must leave them zero: other operators of
+    /// the run have the same ones.
+    pub fn counters(&mut self, words: usize) -> Operand {
+        self.out.counters = self.out.counters.max(4 * words);
+        Operand::Counters
+    }
+
+    /// Whether a work-group sees what others wrote before they counted an atomic up: the memory model of OpenCL C 1.2 does
+    /// not promise it.
+    pub fn sees_other_groups(&self) -> bool {
+        self.device.api != "opencl"
     }
 
     /// The scratch range for what is done with before the next call: all calls for an operator share it, and

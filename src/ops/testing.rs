@@ -229,10 +229,13 @@ impl<'a> Check<'a> {
             packed.push(Slot::new(context, p.bytes, Some(&bytes)));
         }
         let unused = Slot::new(context, 256, None);
+        let zeros = vec![0; lowered.counters.max(4)];
+        let counters = Slot::new(context, zeros.len(), Some(&zeros));
         let slot = |operand: &Operand| match *operand {
             Operand::Input(i) => inputs[i].as_ref().unwrap_or(&unused),
             Operand::Output(i) => &outputs[i],
             Operand::Scratch(i) => &scratch[i],
+            Operand::Counters => &counters,
             Operand::Packed(i) => &packed[i],
             Operand::Image(..) | Operand::ImageOutput(_) => panic!("there are images in a plan only"),
             Operand::Unused => &unused,
@@ -277,6 +280,7 @@ impl<'a> Check<'a> {
         }
         let messages = context.validation_messages();
         assert!(messages.is_empty(), "{}: {messages:#?}", self.op.name());
+        assert!(counters.read(self.op) == zeros, "{} leaves counters that are not zero", self.op.name());
         for (slot, t) in inputs.iter().zip(self.inputs) {
             if let (Some(slot), Some(t)) = (slot, t) {
                 assert!(slot.read(self.op) == t.bytes(), "{} wrote an input", self.op.name());

@@ -11,7 +11,7 @@ use super::index::FlowIndex;
 use super::lowering::{LoweredFlow, NodeWork, PlanCx};
 use super::overlay::{Overlaid, overlay_moves};
 use super::schedule::Schedule;
-use super::{ArenaRange, Domain, PlannedArena};
+use super::{ArenaRange, Domain, Location, PlannedArena, Space};
 
 /// The location of every value and scratch range.
 pub(super) struct MemoryPlan {
@@ -27,8 +27,27 @@ pub(super) struct MemoryPlan {
     pub(super) placed: HashMap<ValueId, (u32, u64)>,
     /// Arena and offset of each node's scratch ranges.
     pub(super) scratch: HashMap<usize, Vec<(u32, u64)>>,
+    /// The counters of each device that has any.
+    pub(super) counters: BTreeMap<u32, Counters>,
     /// The arenas.
     pub(super) arenas: Vec<PlannedArena>,
+}
+
+/// Words of an arena that the nodes of a device share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counters {
+    /// The first node that has them.
+    pub(super) first: usize,
+    bytes: u64,
+    arena: u32,
+    offset: u64,
+}
+
+impl Counters {
+    /// Where all of them lie.
+    pub(super) fn location(&self) -> Location {
+        Location { space: Space::Arena(self.arena), offset: self.offset, bytes: self.bytes }
+    }
 }
 
 /// The owner of a range of an arena.
@@ -36,6 +55,8 @@ enum Owner {
     Class(ValueId),
     /// Scratch range `1` of node `0`.
     Scratch(usize, usize),
+    /// Those of a device, of which node `1` is the first that has them.
+    Counters(u32, usize),
 }
 
 impl Owner {
@@ -44,6 +65,7 @@ impl Owner {
         match *self {
             Owner::Class(root) => lowered.flow.values[root].name.clone(),
             Owner::Scratch(n, i) => format!("scratch {i} of {}", lowered.flow.nodes[n].name),
+            Owner::Counters(..) => "counters".to_owned(),
         }
     }
 }
@@ -73,11 +95,13 @@ impl MemoryPlan {
             copied_on,
             placed: HashMap::new(),
             scratch: HashMap::new(),
+            counters: BTreeMap::new(),
             arenas: Vec::new(),
         };
         let mut requests = Requests::new();
         memory.request_classes(cx, &lowered.flow, schedule, alignment, &mut requests);
         request_scratch(lowered, &schedule.order, alignment, &mut requests);
+        request_counters(lowered, &schedule.order, alignment, &mut requests);
         requests.into_iter().for_each(|(domain, owned)| memory.pack(lowered, domain, &owned));
         memory
     }
@@ -131,13 +155,17 @@ impl MemoryPlan {
         let arena = self.arenas.len() as u32;
         let raw: Vec<ArenaRequest> = owned.iter().map(|(_, r)| *r).collect();
         let packing = pack(&raw);
-        for ((owner, _), offset) in owned.iter().zip(&packing.offsets) {
+        for ((owner, request), offset) in owned.iter().zip(&packing.offsets) {
             match owner {
                 Owner::Class(root) => drop(self.placed.insert(*root, (arena, *offset))),
                 Owner::Scratch(n, i) => {
                     let ranges = self.scratch.entry(*n).or_default();
                     ranges.resize(ranges.len().max(i + 1), (arena, 0));
                     ranges[*i] = (arena, *offset);
+                }
+                Owner::Counters(device, first) => {
+                    let counters = Counters { first: *first, bytes: request.bytes, arena, offset: *offset };
+                    self.counters.insert(*device, counters);
                 }
             }
         }
@@ -149,7 +177,7 @@ impl MemoryPlan {
             name: owner.name(lowered),
             values: match owner {
                 Owner::Class(root) => values.get(root).copied().unwrap_or(0),
-                Owner::Scratch(..) => 0,
+                Owner::Scratch(..) | Owner::Counters(..) => 0,
             },
             offset,
             bytes: request.bytes,
@@ -179,6 +207,24 @@ fn request_scratch(lowered: &LoweredFlow, order: &[usize], alignment: u64, reque
             let domain = Domain::Device(lowered.nodes[n].device);
             requests.entry(domain).or_default().push((Owner::Scratch(n, i), request));
         }
+    }
+}
+
+/// Requests the counters of each device, from the first node that has any to the last one.
+fn request_counters(lowered: &LoweredFlow, order: &[usize], alignment: u64, requests: &mut Requests) {
+    let mut all: BTreeMap<u32, (usize, ArenaRequest)> = BTreeMap::new();
+    for (step, &n) in order.iter().enumerate() {
+        let NodeWork::Device(work) = &lowered.nodes[n].work else { continue };
+        if work.counters == 0 {
+            continue;
+        }
+        let (step, bytes) = (step as u32, (work.counters as u64).next_multiple_of(16));
+        let request = ArenaRequest { bytes, alignment, first: step, last: step };
+        let (_, known) = all.entry(lowered.nodes[n].device).or_insert((n, request));
+        (known.bytes, known.last) = (known.bytes.max(bytes), step);
+    }
+    for (device, (first, request)) in all {
+        requests.entry(Domain::Device(device)).or_default().push((Owner::Counters(device, first), request));
     }
 }
 

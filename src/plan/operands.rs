@@ -50,6 +50,7 @@ pub(super) fn operand_bytes(operand: Operand, lowered: &Lowered, cx: &OpCx) -> u
         Operand::Input(i) | Operand::Image(i, _) => cx.input_opt(i).map_or(0, TensorInfo::bytes),
         Operand::Output(i) | Operand::ImageOutput(i) => cx.outputs().get(i).map_or(0, TensorInfo::bytes),
         Operand::Scratch(i) => lowered.scratch.get(i).copied().unwrap_or(0),
+        Operand::Counters => lowered.counters,
         Operand::Packed(i) => lowered.packed.get(i).map_or(0, |p| p.bytes),
         Operand::Unused => 0,
     };

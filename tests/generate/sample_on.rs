@@ -31,14 +31,14 @@ fn settings() -> Vec<Sampling> {
 fn tokens_chosen_on_devices_are_those_of_the_host() {
     for context in devices() {
         let name = &context.info().name;
-        for model in ["fixed", "appending", "growing", "paged"] {
+        // A graph that plans each token anew, or runs each text alone, takes long.
+        for (model, many) in [("fixed", 6), ("paged", 6), ("appending", 4), ("growing", 1)] {
             let [mut host, mut device] =
                 [SampleOn::Host, SampleOn::Device].map(|on| open(model, &context, on).unwrap());
             let added = device.session().outputs().len() - host.session().outputs().len();
             assert_eq!(added, 1, "{model} on {name}");
-            for sampling in settings() {
-                // A prompt of several runs, and one token after another.
-                let options = GenerateOptions { sampling, ..exactly(24) };
+            for sampling in settings().into_iter().rev().take(many) {
+                let options = GenerateOptions { sampling, ..exactly(4 + 2 * many) };
                 let [want, got] =
                     [&mut host, &mut device].map(|g| generate(g, "The quick brown fox", &options));
                 assert_eq!(got.tokens, want.tokens, "{model} on {name}: {sampling:?}");
@@ -51,14 +51,14 @@ fn tokens_chosen_on_devices_are_those_of_the_host() {
 fn texts_at_once_and_guessed_ones_are_those_of_the_host() {
     for context in devices() {
         let name = &context.info().name;
-        for model in ["fixed", "paged", "appending"] {
+        for model in ["fixed", "paged"] {
             let made = [SampleOn::Host, SampleOn::Device].map(|on| {
                 let mut generator = open(model, &context, on).unwrap();
                 let all = settings();
                 let options = all.iter().enumerate().map(|(at, sampling)| GenerateOptions {
                     sampling: *sampling,
                     lookup: if at == 0 { 4 } else { 0 },
-                    ..exactly(10 + 3 * at)
+                    ..exactly(6 + 2 * at)
                 });
                 let options: Vec<_> = options.collect();
                 let mut told: Vec<_> =

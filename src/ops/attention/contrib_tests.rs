@@ -5,6 +5,8 @@ use std::sync::Arc;
 use super::group_query::GroupQueryAttention;
 use super::multi_head::MultiHeadAttention;
 use super::{Attention, RotaryEmbedding};
+#[cfg(feature = "vulkan")]
+use crate::backend::DeviceInfo;
 use crate::graph::Tensor;
 use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor, values};
 use crate::ops::{AttrReader, AttrValue, OpError, Operator, find};
@@ -498,6 +500,20 @@ fn a_cache_may_be_an_odd_number_of_halves() {
     crate::ops::testing::Check::new(&op, &inputs).outputs(3).tolerance(2e-3).run();
 }
 
+/// A device that keys are done on in many parts.
+#[cfg(feature = "vulkan")]
+fn large(info: &mut DeviceInfo) {
+    crate::ops::testing::no_texels(info);
+    info.processors = Some(200);
+}
+
+/// A device whose last work-group cannot join what others wrote.
+#[cfg(feature = "vulkan")]
+fn without_counting(info: &mut DeviceInfo) {
+    crate::ops::testing::no_texels(info);
+    info.api = "opencl";
+}
+
 /// Few queries to many keys: the kernel that reads a cache in parts rotates queries and new keys, and writes new rows.
 #[cfg(feature = "vulkan")]
 #[test]
@@ -549,15 +565,24 @@ fn attention_in_parts_writes_new_keys_and_values() {
                 inputs.extend([6, 7].map(|seed| Some(make(&[rows, rotated / 2], seed))));
             }
             let tolerance = if half { 4e-3 } else { 2e-5 };
-            let check = Check::new(&op, &inputs).outputs(3).pretend(no_texels).tolerance(tolerance);
-            check.run();
-            for context in devices() {
-                let kernels = check.kernels_on(context);
-                let split = if half { "attention_split_f16_fresh" } else { "attention_split_f32_fresh" };
-                assert!(kernels.contains(&split), "{kernels:?}");
-                // Two copies of past rows; nothing else moves vectors.
-                let moves = kernels.iter().filter(|kernel| kernel.starts_with("rotary")).count();
-                assert_eq!(moves, 2, "{kernels:?}");
+            let split = if half { "attention_split_f16_fresh" } else { "attention_split_f32_fresh" };
+            let ways: [(fn(&mut DeviceInfo), bool); 3] =
+                [(no_texels, true), (large, true), (without_counting, false)];
+            for (way, joined) in ways {
+                let check = Check::new(&op, &inputs).outputs(3).pretend(way).tolerance(tolerance);
+                check.run();
+                for context in devices() {
+                    let kernels = check.kernels_on(context);
+                    let split = format!("{split}{}", if joined { "_joined" } else { "" });
+                    assert!(kernels.contains(&&*split), "{kernels:?}");
+                    // Two copies of past rows; nothing else moves vectors.
+                    let of = |name: &str| kernels.iter().filter(|kernel| kernel.starts_with(name)).count();
+                    assert_eq!(
+                        (of("rotary"), of("attention_merge")),
+                        (2, usize::from(!joined)),
+                        "{kernels:?}"
+                    );
+                }
             }
         }
     }

@@ -129,7 +129,9 @@ impl Fresh {
     /// Whether the kernel for keys in parts can take these, for `s` with steps of the queries as they are given.
     pub(super) fn fits(&self, s: &Scaled, dtype: DType, lower: &Lowering<'_>) -> bool {
         let groups = if self.interleaved { 4 } else { 8 };
-        let kernel = variants::AttentionSplit { t: dtype, bool_mask: false, fresh: true, paged: false }.id();
+        let kernel =
+            variants::AttentionSplit { t: dtype, bool_mask: false, fresh: true, paged: false, joined: false }
+                .id();
         let has = kernel.is_ok_and(|kernel| lower.can_run(kernel));
         has && self.rotated.is_multiple_of(groups) && s.head == s.v_head && parts(s, lower).is_some()
     }
@@ -294,7 +296,10 @@ fn lower_parts(
     ];
     let args = [places.q, places.k, places.v, places.mask, places.lens, partial, sinks];
     let (fresh, paged) = (places.fresh.is_some(), places.paged.is_some());
-    let split = variants::AttentionSplit { t, bool_mask, fresh, paged }.id()?;
+    let split = |joined| variants::AttentionSplit { t, bool_mask, fresh, paged, joined }.id();
+    // More parts take one work-group longer than a dispatch for each query.
+    let joined = fresh && parts <= attention_split::JOINED_PARTS && lower.sees_other_groups();
+    let joined = joined && lower.can_run(split(true)?);
     let mut spec = [constants, &own].concat();
     let mut args = args.to_vec();
     if let Some(fresh) = &places.fresh {
@@ -310,7 +315,13 @@ fn lower_parts(
         spec.extend(paged.constants());
         args.push(paged.table);
     }
-    lower.dispatch(split, &spec, &args, &params(s, groups), grid_1d(groups as u64, 1, max_x))?;
+    if joined {
+        args.extend([places.y, lower.counters(groups / parts)]);
+    }
+    lower.dispatch(split(joined)?, &spec, &args, &params(s, groups), grid_1d(groups as u64, 1, max_x))?;
+    if joined {
+        return Ok(());
+    }
     let merge = variants::AttentionMerge { t }.id()?;
     let own = [(spec::attention_merge::COLS, cols), (spec::attention_merge::PARTS, parts as u32)];
     let spec = [constants, &own].concat();

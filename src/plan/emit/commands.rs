@@ -46,7 +46,12 @@ impl Emitter<'_> {
                 let passed = self.memory.overlaid.get(&n).map_or(&[][..], Vec::as_slice);
                 let steps =
                     l.steps.iter().enumerate().filter(|(_, step)| !passed.iter().any(|p| moves(step, p)));
-                steps.map(|(i, step)| Ok((i, self.step(n, device, l, step)?))).collect()
+                // Whoever has the counters leaves them zero.
+                let counters = self.memory.counters.get(&device).filter(|counters| counters.first == n);
+                let fill =
+                    counters.map(|counters| Ok((0, Work::Fill { dst: counters.location(), value: 0 })));
+                let steps = steps.map(|(i, step)| Ok((i, self.step(n, device, l, step)?)));
+                fill.into_iter().chain(steps).collect()
             }
         }
     }
@@ -185,6 +190,11 @@ impl Emitter<'_> {
                 let bytes = l.scratch.get(i).copied().unwrap_or(0) as u64;
                 at.map(|(arena, offset)| Location { space: Space::Arena(arena), offset, bytes })
             }
+            Operand::Counters => self
+                .memory
+                .counters
+                .get(&device)
+                .map(|counters| Location { bytes: l.counters as u64, ..counters.location() }),
             Operand::Packed(i) => l.packed.get(i).map(|p| self.packed(device, node, p)),
             Operand::Unused => None,
         })

@@ -183,6 +183,11 @@ impl<'a> Bench<'a> {
             self.device.write(&buffer, &bytes)?;
             buffers.push(buffer);
         }
+        if lowered.counters > 0 {
+            let buffer = own(lowered.counters)?;
+            self.device.clear(&buffer)?;
+            buffers.push(buffer);
+        }
         let memory = Memory { bench: self, lowered, buffers: &buffers };
         let (mut once, mut kernels) = (Vec::new(), Vec::new());
         let order = Command::Barrier(Barrier { src: Access::DEVICE, dst: Access::DEVICE });
@@ -346,7 +351,7 @@ pub(super) fn runnable<T>(result: Result<T, Error>, name: &str) -> Result<Option
 struct Memory<'m, 'a> {
     bench: &'m Bench<'a>,
     lowered: &'m Lowered,
-    /// Scratch ranges, then packed constants.
+    /// Scratch ranges, then packed constants, then counters.
     buffers: &'m [Buffer],
 }
 
@@ -365,6 +370,7 @@ impl Memory<'_, '_> {
             }
             Operand::Output(i) => of(self.bench.outputs.get(i), cx.outputs().get(i).map(TensorInfo::bytes)),
             Operand::Scratch(i) => of(self.buffers.get(i), self.lowered.scratch.get(i).copied()),
+            Operand::Counters => of(self.buffers.last(), Some(self.lowered.counters)),
             Operand::Packed(i) => {
                 of(self.buffers.get(scratch + i), self.lowered.packed.get(i).map(|p| p.bytes))
             }
