@@ -188,16 +188,18 @@ void join_parts(uint counter)
     memoryBarrierBuffer();
     barrier();
     if (t == 0u) {
+        memoryBarrierBuffer();
         is_last = atomicAdd(counters[counter], 1u) + 1u == PARTS;
         if (is_last) {
             atomicExchange(counters[counter], 0u);
         }
+        memoryBarrierBuffer();
     }
-    memoryBarrierBuffer();
     barrier();
     if (!is_last) {
         return;
     }
+    memoryBarrierBuffer();
     uint quads = p.v_head / 4u;
     uint size = quads + 1u;
     for (uint i = t; i < count * quads; i += 128u) {

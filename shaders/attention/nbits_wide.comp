@@ -2,7 +2,8 @@
 // SPLIT teams sum parts of the same ones. Blocks are whole units of 16 bytes, and every column is whole blocks.
 // With GATED there are two matrices of one form, and the result is a function of the first product times the second:
 // columns of the first and of the second alternate among those of a team.
-// Rows may be normalized before the product, and a residual added to its result: beside.glsl.
+// Rows may be normalized before the product, and a residual added to its result: beside.glsl. With STAGED a work-group reads its
+// rows once, in order, and its teams take them from local memory.
 // variant: f32        T=f32 VEC=vec4 EXT_INT8
 // variant: f16        T=f16 VEC=f16vec4 EXT_STORAGE16 EXT_INT8
 // variant: f32_gated  T=f32 VEC=vec4 EXT_INT8 GATED
@@ -21,6 +22,7 @@ layout(local_size_x = 128) in;
 SPEC(4, uint, COLS, 1u);    // 1 to COLS_MAX, of both matrices together
 SPEC(5, uint, SPLIT, 1u);   // 1, 2 or 4
 SPEC(11, uint, HELD, 4u);   // rows that an invocation holds sums of: at least m
+SPEC(12, uint, STAGED, 1u); // groups of four that all rows take in local memory, a group after each unit; 1 is none
 #ifdef GATED
 #include "activation.glsl"
 SPEC(8, uint, ACTIVATION, 0u);
@@ -36,9 +38,45 @@ const uint COLS_MAX = 4u;  // rust: the most columns of a team
 const uint LANES = 32u;
 const uint TEAMS = 4u;     // rust: of a work-group
 const uint UNIT = 4u * CODES;
+const uint STAGED_MOST = 1280u;  // rust: the most groups of four in local memory
 
 shared float sums[ROWS * COLS_MAX * LANES * TEAMS];
 shared float squares[ROWS * LANES * TEAMS];
+shared vec4 staged[STAGED];
+
+uvec4 codes[COLS_MAX];
+vec2 block[COLS_MAX];
+float own_squares[ROWS];
+
+// Reads unit `u` of the columns from `first` on.
+void fetch(uint first, uint u, uint units)
+{
+    [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
+        if (c < COLS) {
+            uint column = min(first + c / MATRICES, p.n - 1u);
+#ifdef GATED
+            if (c % MATRICES != 0u) {
+                codes[c] = other_b[column * units + u];
+                block[c] = other_block_of(column, u * UNIT);
+                continue;
+            }
+#endif
+            codes[c] = b[column * units + u];
+            block[c] = block_of(column, u * UNIT);
+        }
+    }
+}
+
+// Group of four `i` of unit `u` of row `r`, multiplied by the gain.
+vec4 row_group(uint r, uint u, uint i)
+{
+    vec4 x = vec4(a[(r * p.k + u * UNIT) / 4u + i]);
+    if (NORMED != 0u) {
+        own_squares[r] += dot(x, x);
+        x *= vec4(gain[u * UNIT / 4u + i]);
+    }
+    return x;
+}
 
 void main()
 {
@@ -48,40 +86,36 @@ void main()
     uint first = (linear_group() * (TEAMS / SPLIT) + team / SPLIT) * (COLS / MATRICES);
     uint units = p.words / 4u;
     float own[ROWS][COLS_MAX];
-    float own_squares[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         own_squares[r] = 0.0;
         [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
             own[r][c] = 0.0;
         }
     }
-    for (uint u = team % SPLIT * LANES + lane; u < units; u += LANES * SPLIT) {
-        uvec4 codes[COLS_MAX];
-        vec2 block[COLS_MAX];
-        [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
-            if (c < COLS) {
-                uint column = min(first + c / MATRICES, p.n - 1u);
-#ifdef GATED
-                if (c % MATRICES != 0u) {
-                    codes[c] = other_b[column * units + u];
-                    block[c] = other_block_of(column, u * UNIT);
-                    continue;
+    uint begin = team % SPLIT * LANES + lane;
+    if (STAGED > 1u) {
+        // The codes arrive meanwhile.
+        fetch(first, min(begin, units - 1u), units);
+        [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+            if (r < HELD && r < p.m) {
+                for (uint at = t; at < units * CODES; at += LANES * TEAMS) {
+                    uint u = at / CODES;
+                    staged[(r * units + u) * (CODES + 1u) + at % CODES] = row_group(r, u, at % CODES);
                 }
-#endif
-                codes[c] = b[column * units + u];
-                block[c] = block_of(column, u * UNIT);
             }
+        }
+        barrier();
+    }
+    for (uint u = begin; u < units; u += LANES * SPLIT) {
+        if (STAGED <= 1u || u != begin) {
+            fetch(first, u, units);
         }
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
             if (r < HELD && r < p.m) {
                 vec4 x[UNIT / 4u];
                 vec4 all = vec4(0.0);
                 [[unroll]] for (uint i = 0u; i < UNIT / 4u; ++i) {
-                    x[i] = vec4(a[(r * p.k + u * UNIT) / 4u + i]);
-                    if (NORMED != 0u) {
-                        own_squares[r] += dot(x[i], x[i]);
-                        x[i] *= vec4(gain[u * UNIT / 4u + i]);
-                    }
+                    x[i] = STAGED > 1u ? staged[(r * units + u) * (CODES + 1u) + i] : row_group(r, u, i);
                     all += x[i];
                 }
                 float plain = all.x + all.y + all.z + all.w;
@@ -136,9 +170,12 @@ void main()
         uint from = (r * COLS_MAX + c) * LANES * TEAMS + team * LANES;
         float factor = 1.0;
         if (NORMED != 0u) {
+            // Each team has those of the units that it read.
+            uint teams = STAGED > 1u ? TEAMS : SPLIT;
+            uint begins = STAGED > 1u ? 0u : team;
             float all = 0.0;
-            for (uint s = 0u; s < SPLIT; ++s) {
-                all += squares[(r * TEAMS + team + s) * LANES];
+            for (uint s = 0u; s < teams; ++s) {
+                all += squares[(r * TEAMS + begins + s) * LANES];
             }
             factor = row_factor(all);
         }

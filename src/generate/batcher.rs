@@ -315,6 +315,22 @@ impl<'a> Batcher<'a> {
         Ok(std::mem::take(&mut self.ended))
     }
 
+    /// Asks the device for the tokens that may come next in the texts of `plan` that run all their tokens. A text whose
+    /// grammar fails is gone.
+    fn ask(&mut self, plan: &[(usize, usize)]) -> Result<(), GenerateError> {
+        for &(at, count) in plan {
+            let request = match &mut self.running[at] {
+                Some(text) if self.decoder.finds_tokens() && count == text.left() => text.sequence.request(),
+                _ => Ok(None),
+            };
+            if request.is_err() {
+                self.running[at] = None;
+            }
+            self.decoder.ask(at, request?);
+        }
+        Ok(())
+    }
+
     fn try_step(&mut self) -> Result<(), GenerateError> {
         self.leave()?;
         self.enter()?;
@@ -326,13 +342,7 @@ impl<'a> Batcher<'a> {
         if plan.is_empty() {
             return Ok(());
         }
-        for (sequence, text) in self.running.iter_mut().enumerate() {
-            let asked = match text {
-                Some(text) if self.decoder.finds_tokens() => text.sequence.request()?,
-                _ => None,
-            };
-            self.decoder.ask(sequence, asked);
-        }
+        self.ask(&plan)?;
         let parts: Vec<Part<'_>> = plan
             .iter()
             .filter_map(|&(sequence, count)| {

@@ -3,7 +3,8 @@
 use onepool::Session;
 use onepool::device::Context;
 use onepool::generate::{
-    GenerateError, GenerateOptions, Generator, ModelFolder, Prompt, SampleOn, Sampling, TextRequest,
+    BatchOptions, Batcher, GenerateError, GenerateOptions, Generator, ModelFolder, Prompt, SampleOn,
+    Sampling, TextRequest,
 };
 
 use super::devices::devices;
@@ -73,6 +74,30 @@ fn texts_at_once_and_guessed_ones_are_those_of_the_host() {
             });
             assert_eq!(made[0], made[1], "{model} on {name}");
         }
+    }
+}
+
+#[test]
+fn texts_that_come_and_go_are_those_of_the_host() {
+    for context in devices() {
+        let made = [SampleOn::Host, SampleOn::Device].map(|on| {
+            let mut generator = open("paged", &context, on).unwrap();
+            // Prompts run in several steps.
+            let mut batcher =
+                Batcher::new(&mut generator, BatchOptions { texts: 2, step_tokens: 7 }).unwrap();
+            for (at, sampling) in settings().into_iter().enumerate() {
+                let options = GenerateOptions { sampling, ..exactly(4 + at) };
+                let prompt = ["Hello", "The quick brown fox"][at % 2];
+                batcher.add(Prompt::Text(prompt), options, |_| std::ops::ControlFlow::Continue(())).unwrap();
+            }
+            let mut ended = Vec::new();
+            while !batcher.is_idle() {
+                ended.extend(batcher.step().unwrap());
+            }
+            ended.sort_by_key(|(id, _)| *id);
+            ended.into_iter().map(|(_, made)| made.tokens).collect::<Vec<_>>()
+        });
+        assert_eq!(made[0], made[1], "{}", context.info().name);
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::blocks::Rows;
 use super::matmul::{A, B, MatMulBlocks, Sizes};
-use crate::backend::DeviceInfo;
+use crate::backend::{DeviceInfo, DeviceKind};
 use crate::graph::TensorInfo;
 use crate::kernel::codes::block_vector;
 use crate::kernel::table::{params, spec, variants};
@@ -108,7 +108,6 @@ impl FewRows for GatedBlocks {
 
     const NORMED: &'static str = "NormedGatedBlocks";
     const SUMMED: Option<[&'static str; 2]> = None;
-    const CODED: bool = true;
 
     fn inputs(&self) -> usize {
         OTHER + 1
@@ -123,6 +122,11 @@ impl FewRows for GatedBlocks {
         let kernel = cx.dtype(A).ok().and_then(|t| variants::BlockVector { t, gated: true }.id().ok());
         let runs = kernel.is_some_and(|kernel| Lowering::new(device).can_run(kernel));
         runs && (1..=block_vector::ROWS).contains(&m)
+    }
+
+    /// A card reads codes too fast for each team to read a gain: 7 to 10 percent of a token on an H100.
+    fn is_worth_a_gain(&self, _cx: &OpCx, device: &DeviceInfo) -> bool {
+        device.kind != DeviceKind::Discrete
     }
 
     fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {

@@ -6,7 +6,7 @@ use super::blocks::Rows;
 use super::gated::GatedBlocks;
 use super::layout::Part;
 use super::rounded;
-use crate::backend::DeviceInfo;
+use crate::backend::{DeviceInfo, DeviceKind};
 use crate::dot::Unit;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -67,7 +67,6 @@ impl FewRows for MatMulBlocks {
 
     const NORMED: &'static str = "NormedBlocks";
     const SUMMED: Option<[&'static str; 2]> = Some(["SummedBlocks", "NormedSummedBlocks"]);
-    const CODED: bool = true;
 
     fn inputs(&self) -> usize {
         BIAS + 1
@@ -82,6 +81,11 @@ impl FewRows for MatMulBlocks {
         let kernel = cx.dtype(A).ok().and_then(|t| variants::BlockVector { t, gated: false }.id().ok());
         let runs = kernel.is_some_and(|kernel| Lowering::new(device).can_run(kernel));
         runs && (1..=block_vector::ROWS).contains(&m)
+    }
+
+    /// A card reads codes too fast for each team to read a gain: 7 to 10 percent of a token on an H100.
+    fn is_worth_a_gain(&self, _cx: &OpCx, device: &DeviceInfo) -> bool {
+        device.kind != DeviceKind::Discrete
     }
 
     fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {

@@ -107,7 +107,6 @@ impl FewRows for GatedMatMul {
 
     const NORMED: &'static str = "NormedGatedMatMul";
     const SUMMED: Option<[&'static str; 2]> = None;
-    const CODED: bool = false;
 
     fn inputs(&self) -> usize {
         3

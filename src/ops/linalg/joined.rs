@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::{DeviceInfo, DeviceKind};
+use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::kernel::table::spec;
 use crate::kernel::{KernelError, NativeKernel};
@@ -52,9 +52,6 @@ pub(crate) trait FewRows: Operator + Clone {
     /// What it is called with a summand, and with both; `None` where its kernels have no summand.
     const SUMMED: Option<[&'static str; 2]>;
 
-    /// Whether the right operand is codes.
-    const CODED: bool;
-
     /// Positions of its inputs.
     fn inputs(&self) -> usize;
 
@@ -66,6 +63,11 @@ pub(crate) trait FewRows: Operator + Clone {
 
     /// Whether such a kernel does it on `device`, with a summand where `summed`.
     fn is_few(&self, cx: &OpCx, summed: bool, device: &DeviceInfo) -> bool;
+
+    /// Whether `device` reads a gain beside its rows in less time than a dispatch of the normalization takes.
+    fn is_worth_a_gain(&self, _cx: &OpCx, _device: &DeviceInfo) -> bool {
+        true
+    }
 
     /// Emits that kernel.
     ///
@@ -93,9 +95,7 @@ pub(crate) fn with_normalized_rows<P: FewRows>(
     epsilon: f32,
     device: &DeviceInfo,
 ) -> Option<Absorbed> {
-    // On a card, reading the gain takes longer than a dispatch of the normalization: 7 to 10 percent of a token with 1.5
-    // billion parameters in 4 bits on an H100.
-    if P::CODED && device.kind == DeviceKind::Discrete {
+    if !product.is_worth_a_gain(cx, device) {
         return None;
     }
     let op = Joined { product: product.clone(), epsilon: Some(epsilon), summed: false };

@@ -76,7 +76,6 @@ impl FewRows for MatMul {
 
     const NORMED: &'static str = "NormedMatMul";
     const SUMMED: Option<[&'static str; 2]> = Some(["SummedMatMul", "NormedSummedMatMul"]);
-    const CODED: bool = false;
 
     fn inputs(&self) -> usize {
         if self.biased { 3 } else { 2 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{A, B, BIAS, Codes, MatMulNBits, SCALES, Sizes, ZEROS};
-use crate::backend::DeviceInfo;
+use crate::backend::{DeviceInfo, DeviceKind};
 use crate::graph::TensorInfo;
 use crate::kernel::codes::nbits::Zeros;
 use crate::kernel::codes::nbits_wide;
@@ -104,7 +104,6 @@ impl FewRows for GatedNBits {
 
     const NORMED: &'static str = "NormedGatedNBits";
     const SUMMED: Option<[&'static str; 2]> = None;
-    const CODED: bool = true;
 
     fn inputs(&self) -> usize {
         2 * EACH + 1
@@ -119,6 +118,14 @@ impl FewRows for GatedNBits {
         let runs = kernel.is_some_and(|kernel| Lowering::new(device).can_run(kernel));
         let few = self.resolve(cx).is_ok_and(|sizes| (1..=nbits_wide::ROWS).contains(&sizes.m));
         runs && few && self.product.is_whole()
+    }
+
+    fn is_worth_a_gain(&self, cx: &OpCx, device: &DeviceInfo) -> bool {
+        let kernel = cx.dtype(A).ok().and_then(|t| variants::NbitsWide { t, gated: true }.id().ok());
+        let sizes = self.resolve(cx).ok();
+        let staged =
+            kernel.zip(sizes).and_then(|(kernel, sizes)| self.product.staged(sizes.m, kernel, device));
+        device.kind != DeviceKind::Discrete || staged.is_some()
     }
 
     fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
@@ -155,6 +162,7 @@ impl FewRows for GatedNBits {
             (spec::nbits_wide::ACT_B, act_b.to_bits()),
         ]);
         spec.extend(beside.constants());
+        spec.extend(beside.norm.and_then(|_| op.staged(m, kernel, lower.device())));
         let params: params::Nbits = op.params(m)?;
         let groups = op.n.div_ceil(cols * nbits_wide::TEAMS / split) as u64;
         let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);

@@ -17,7 +17,7 @@ pub use gated::GatedNBits;
 use std::sync::Arc;
 
 use super::{FLOATS_TO_32, count};
-use crate::backend::DeviceInfo;
+use crate::backend::{DeviceInfo, DeviceKind};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::nbits::Zeros;
@@ -136,6 +136,15 @@ impl MatMulNBits {
         128 / self.bits
     }
 
+    /// The constant for `m` rows in local memory, where `device` is a card and they have room there: it reads codes too fast
+    /// for each team to read a gain.
+    fn staged(&self, m: usize, kernel: KernelId, device: &DeviceInfo) -> Option<(u32, u32)> {
+        let groups = m * (self.k / self.unit()) * (self.unit() / 4 + 1);
+        let bytes = kernel.info().shared_bytes as usize + 16 * groups;
+        let fits = groups <= nbits_wide::STAGED_MOST && bytes <= device.limits.max_local_bytes as usize;
+        (fits && device.kind == DeviceKind::Discrete).then_some((spec::nbits_wide::STAGED, groups as u32))
+    }
+
     /// Whether every block is whole units of 16 bytes, and every column whole blocks.
     fn is_whole(&self) -> bool {
         self.block.is_multiple_of(self.unit()) && self.k.is_multiple_of(self.block)
@@ -251,7 +260,6 @@ impl FewRows for MatMulNBits {
 
     const NORMED: &'static str = "NormedNBits";
     const SUMMED: Option<[&'static str; 2]> = Some(["SummedNBits", "NormedSummedNBits"]);
-    const CODED: bool = true;
 
     fn inputs(&self) -> usize {
         BIAS + 1
@@ -264,6 +272,13 @@ impl FewRows for MatMulNBits {
     fn is_few(&self, cx: &OpCx, _summed: bool, device: &DeviceInfo) -> bool {
         let m = self.resolve(cx).map_or(0, |sizes| sizes.m);
         m > 0 && self.wide(cx, m, &Lowering::new(device)).is_some()
+    }
+
+    fn is_worth_a_gain(&self, cx: &OpCx, device: &DeviceInfo) -> bool {
+        let m = self.resolve(cx).map_or(0, |sizes| sizes.m);
+        let kernel = self.wide(cx, m, &Lowering::new(device));
+        device.kind != DeviceKind::Discrete
+            || kernel.and_then(|kernel| self.staged(m, kernel, device)).is_some()
     }
 
     fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
@@ -286,6 +301,7 @@ impl FewRows for MatMulNBits {
             (spec::nbits_wide::HELD, m.next_power_of_two() as u32),
         ]);
         spec.extend(beside.constants());
+        spec.extend(beside.norm.and_then(|_| self.staged(m, kernel, lower.device())));
         let groups = self.n.div_ceil(cols * nbits_wide::TEAMS / split) as u64;
         let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
         lower.dispatch(kernel, &spec, &args, &params, grid)

@@ -22,6 +22,13 @@ pub(crate) fn device() -> DeviceInfo {
     device
 }
 
+/// The device as a card.
+#[cfg(feature = "vulkan")]
+fn card(info: &mut DeviceInfo) {
+    crate::ops::testing::no_texels(info);
+    info.kind = crate::backend::DeviceKind::Discrete;
+}
+
 fn halved(t: &Option<Tensor>) -> Option<Tensor> {
     let t = t.as_ref()?;
     Some(match t.dtype() {
@@ -137,6 +144,7 @@ fn check_in<P: FewRows>(product: &P, inputs: &[Option<Tensor>], size: f32, toler
         if is_normed || !is_half {
             use crate::ops::testing::{Check, no_texels};
             Check::new(op, &all).pretend(no_texels).tolerance(tolerance).run();
+            Check::new(op, &all).pretend(card).tolerance(tolerance).run();
         }
     }
 }
