@@ -507,6 +507,13 @@ fn large(info: &mut DeviceInfo) {
     info.processors = Some(200);
 }
 
+/// A card.
+#[cfg(feature = "vulkan")]
+fn card(info: &mut DeviceInfo) {
+    crate::ops::testing::no_texels(info);
+    info.kind = crate::backend::DeviceKind::Discrete;
+}
+
 /// A device whose last work-group cannot join what others wrote.
 #[cfg(feature = "vulkan")]
 fn without_counting(info: &mut DeviceInfo) {
@@ -566,8 +573,8 @@ fn attention_in_parts_writes_new_keys_and_values() {
             }
             let tolerance = if half { 4e-3 } else { 2e-5 };
             let split = if half { "attention_split_f16_fresh" } else { "attention_split_f32_fresh" };
-            let ways: [(fn(&mut DeviceInfo), bool); 3] =
-                [(no_texels, true), (large, true), (without_counting, false)];
+            let ways: [(fn(&mut DeviceInfo), bool); 4] =
+                [(no_texels, true), (large, true), (without_counting, false), (card, false)];
             for (way, joined) in ways {
                 let check = Check::new(&op, &inputs).outputs(3).pretend(way).tolerance(tolerance);
                 check.run();
