@@ -404,10 +404,10 @@ impl Tile<'_> {
             }
         }
         let To { rows, at, count, bias } = to;
-        for r in 0..R {
+        for (r, total) in totals.into_iter().enumerate() {
             let Some(y) = rows.get_mut(r).and_then(|row| row.get_mut(at..at + count)) else { break };
             let before = dot.reals(bias.map_or(&*y, |bias| bias));
-            dot.store_reals(dot.add_product(before, totals[r], dot.every(1.0)), y);
+            dot.store_reals(dot.add_product(before, total, dot.every(1.0)), y);
         }
     }
 }
