@@ -8,7 +8,7 @@ use std::arch::x86_64::{__m128i, __m256, __m256i, _MM_HINT_T0, _mm256_cvtph_ps};
 
 use pulp::core_arch::x86::Sse;
 
-use super::{Dot, RowDot, filled};
+use super::{Dot, RowDot, filled, last_words};
 
 pulp::simd_type! {
     /// Shows that the CPU has these instructions.
@@ -232,21 +232,19 @@ impl RowDot for Avx2 {
     fn add_fours<const BITS: u32, const FOURS: usize, const R: usize>(
         self,
         sums: &mut [__m256i; R],
-        values: &[u8],
+        values: &[[[u8; 4]; R]; FOURS],
         codes: &[u8],
     ) {
         // So many pairs fit 16 bits together.
         let steps = const { if BITS >= 8 { 1 } else { (1 << 15) / (2 * 127 * ((1 << BITS) - 1)) } };
         let ones = self.avx._mm256_set1_epi16(1);
-        let mut fours = values.as_chunks::<4>().0.as_chunks::<R>().0.iter().zip(codes.chunks_exact(32));
-        for _ in 0..FOURS.div_ceil(steps) {
-            let mut pairs = [self.avx._mm256_setzero_si256(); R];
-            for _ in 0..steps.min(FOURS) {
-                let Some((fours, codes)) = fours.next() else { break };
-                let codes = self.bytes(codes);
+        for first in (0..FOURS).step_by(steps) {
+            let mut pairs = [ones; R];
+            for i in first..FOURS.min(first + steps) {
+                let codes = self.bytes(&codes[32 * i..]);
                 for r in 0..R {
-                    let of_row = self.pairs::<BITS>(codes, self.four(fours[r]));
-                    pairs[r] = self.avx2._mm256_add_epi16(pairs[r], of_row);
+                    let of_row = self.pairs::<BITS>(codes, self.four(values[i][r]));
+                    pairs[r] = if i == first { of_row } else { self.avx2._mm256_add_epi16(pairs[r], of_row) };
                 }
             }
             for r in 0..R {
@@ -257,29 +255,24 @@ impl RowDot for Avx2 {
     }
 
     #[inline(always)]
-    fn transpose(self, from: &[u8], stride: usize, to: &mut [u8]) {
-        let (avx2, mut columns) = (self.avx2, [self.avx._mm256_setzero_si256(); 8]);
-        for (c, to) in columns.iter_mut().enumerate() {
-            let Some(bytes) = from.get(c * stride..).and_then(|from| from.first_chunk::<32>()) else {
-                return;
-            };
-            *to = pulp::cast!(*bytes);
+    fn words(self, from: &[u8], stride: usize) -> [__m256i; 4] {
+        let avx2 = self.avx2;
+        if from.len() < stride.saturating_mul(7) + 16 {
+            return last_words(8, from, stride).map(|words| self.bytes(&words));
         }
-        // Words `w` and `w + 4` of four columns each.
-        let mut words = [[columns[0]; 2]; 4];
-        for (half, c) in columns.as_chunks::<4>().0.iter().enumerate() {
-            let low = [avx2._mm256_unpacklo_epi32(c[0], c[1]), avx2._mm256_unpacklo_epi32(c[2], c[3])];
-            let high = [avx2._mm256_unpackhi_epi32(c[0], c[1]), avx2._mm256_unpackhi_epi32(c[2], c[3])];
-            words[0][half] = avx2._mm256_unpacklo_epi64(low[0], low[1]);
-            words[1][half] = avx2._mm256_unpackhi_epi64(low[0], low[1]);
-            words[2][half] = avx2._mm256_unpacklo_epi64(high[0], high[1]);
-            words[3][half] = avx2._mm256_unpackhi_epi64(high[0], high[1]);
-        }
-        let Some(to) = to.as_chunks_mut::<32>().0.first_chunk_mut::<8>() else { return };
-        for (w, [a, b]) in words.into_iter().enumerate() {
-            to[w] = pulp::cast!(avx2._mm256_permute2x128_si256::<0x20>(a, b));
-            to[w + 4] = pulp::cast!(avx2._mm256_permute2x128_si256::<0x31>(a, b));
-        }
+        let column = |c: usize| -> [u8; 16] {
+            from.get(c * stride..).and_then(|from| from.first_chunk()).copied().unwrap_or_default()
+        };
+        let every_fourth = |c: usize| -> __m256i { pulp::cast!([column(c), column(c + 4)]) };
+        let [a, b, c, d] = [every_fourth(0), every_fourth(1), every_fourth(2), every_fourth(3)];
+        let low = [avx2._mm256_unpacklo_epi32(a, b), avx2._mm256_unpacklo_epi32(c, d)];
+        let high = [avx2._mm256_unpackhi_epi32(a, b), avx2._mm256_unpackhi_epi32(c, d)];
+        [
+            avx2._mm256_unpacklo_epi64(low[0], low[1]),
+            avx2._mm256_unpackhi_epi64(low[0], low[1]),
+            avx2._mm256_unpacklo_epi64(high[0], high[1]),
+            avx2._mm256_unpackhi_epi64(high[0], high[1]),
+        ]
     }
 
     #[inline(always)]
@@ -329,8 +322,9 @@ impl RowDot for Avx2 {
     #[inline(always)]
     fn store_reals(self, reals: __m256, to: &mut [f32]) {
         let reals: [f32; 8] = pulp::cast!(reals);
-        for (to, real) in to.iter_mut().zip(reals) {
-            *to = real;
+        match to.first_chunk_mut::<8>() {
+            Some(to) => *to = reals,
+            None => to.iter_mut().zip(reals).for_each(|(to, real)| *to = real),
         }
     }
 

@@ -194,28 +194,22 @@ pub(crate) trait RowDot: Copy {
     fn add_fours<const BITS: u32, const FOURS: usize, const R: usize>(
         self,
         sums: &mut [Self::Sums; R],
-        values: &[u8],
+        values: &[[[u8; 4]; R]; FOURS],
         codes: &[u8],
     ) {
-        let fours = values.as_chunks::<4>().0.as_chunks::<R>().0.iter();
-        for (fours, codes) in fours.zip(codes.chunks_exact(4 * Self::SUMS)).take(FOURS) {
-            let codes = self.bytes(codes);
+        for i in 0..FOURS {
+            let codes = self.bytes(&codes[i * 4 * Self::SUMS..]);
             for r in 0..R {
-                sums[r] = self.add_products::<BITS>(sums[r], codes, self.four(fours[r]));
+                sums[r] = self.add_products::<BITS>(sums[r], codes, self.four(values[i][r]));
             }
         }
     }
 
-    /// Writes words of four bytes: the first of each of [`RowDot::SUMS`] columns, which begin `stride` bytes apart in `from`,
-    /// then the second of each, as many as there are columns.
+    /// The first four words of four bytes of [`RowDot::SUMS`] columns, which begin `stride` bytes apart in `from`: the first
+    /// of each column, then the second of each and so on. Zeros where `from` has fewer.
     #[inline(always)]
-    fn transpose(self, from: &[u8], stride: usize, to: &mut [u8]) {
-        for c in 0..Self::SUMS {
-            let words = from.get(c * stride..).unwrap_or_default().as_chunks::<4>().0;
-            for (to, word) in to.chunks_exact_mut(4 * Self::SUMS).take(Self::SUMS).zip(words) {
-                to[4 * c..][..4].copy_from_slice(word);
-            }
-        }
+    fn words(self, from: &[u8], stride: usize) -> [Self::Bytes; 4] {
+        words_of(Self::SUMS, from, stride).map(|words| self.bytes(&words))
     }
 
     /// The sums of both.
@@ -303,6 +297,28 @@ fn filled<T: Copy + Default, const N: usize>(from: &[T]) -> [T; N] {
             all
         },
     )
+}
+
+/// The first four words of `count` columns, as [`RowDot::words`] has them.
+#[inline(always)]
+fn words_of(count: usize, from: &[u8], stride: usize) -> [[u8; 64]; 4] {
+    let mut words = [[0u8; 64]; 4];
+    for c in 0..count {
+        let column = filled::<u8, 16>(from.get(c * stride..).unwrap_or_default());
+        for (to, word) in words.iter_mut().zip(column.as_chunks::<4>().0) {
+            to[4 * c..][..4].copy_from_slice(word);
+        }
+    }
+    words
+}
+
+/// The same where `from` ends in one of the columns. It is no part of its callers: copies of few bytes would become calls
+/// where there are many.
+#[cfg(target_arch = "x86_64")]
+#[cold]
+#[inline(never)]
+fn last_words(count: usize, from: &[u8], stride: usize) -> [[u8; 64]; 4] {
+    words_of(count, from, stride)
 }
 
 /// Vector registers that hold sums of products of a row and columns.

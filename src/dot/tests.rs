@@ -130,7 +130,8 @@ impl<const BITS: u32> WithDot for Fours<'_, BITS> {
     #[inline(always)]
     fn with<D: Dot>(self, dot: D) -> Vec<f32> {
         let mut sums = [dot.every_sum(3); R];
-        dot.add_fours::<BITS, 8, R>(&mut sums, self.0, self.1);
+        let values = self.0.as_chunks::<4>().0.as_chunks::<R>().0;
+        dot.add_fours::<BITS, 8, R>(&mut sums, values.first_chunk().unwrap(), self.1);
         let mut all = vec![0f32; R * D::SUMS];
         for (sums, to) in sums.into_iter().zip(all.chunks_mut(D::SUMS)) {
             let reals = dot.add_scaled(dot.every(1.0), sums, dot.every(2.0), dot.every(0.5));
@@ -180,18 +181,26 @@ fn words_of_columns_are_interleaved() {
         type Output = Vec<u8>;
         #[inline(always)]
         fn with<D: Dot>(self, dot: D) -> Vec<u8> {
-            let mut to = vec![0; 4 * D::SUMS * D::SUMS];
-            dot.transpose(self.0, self.1, &mut to);
+            let mut to = vec![0; 16 * D::SUMS];
+            for (words, to) in dot.words(self.0, self.1).into_iter().zip(to.chunks_mut(4 * D::SUMS)) {
+                dot.store_bytes(words, to);
+            }
             to
         }
     }
     for unit in Unit::all() {
-        let (lanes, stride) = (unit.sums(), 4 * unit.sums() + 9);
-        let from: Vec<u8> = (0..lanes * stride).map(|i| (i * 7 + i / 256) as u8).collect();
-        let got = unit.run(Words(&from, stride));
-        for (i, got) in got.iter().enumerate() {
-            let (word, c, byte) = (i / 4 / lanes, i / 4 % lanes, i % 4);
-            assert_eq!(*got, from[c * stride + 4 * word + byte], "{unit:?}, word {word} of column {c}");
+        let lanes = unit.sums();
+        // Columns that lie apart, that overlap, and that end early or are not there.
+        for (stride, len) in
+            [(25, 25 * lanes), (4, 4 * lanes), (18, 18 * lanes - 5), (18, 18 * (lanes - 2) - 9), (9, 0)]
+        {
+            let from: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256) as u8).collect();
+            let got = unit.run(Words(&from, stride));
+            for (i, got) in got.iter().enumerate() {
+                let (word, c, byte) = (i / 4 / lanes, i / 4 % lanes, i % 4);
+                let want = from.get(c * stride + 4 * word + byte).copied().unwrap_or(0);
+                assert_eq!(*got, want, "{unit:?}, stride {stride}, word {word} of column {c}");
+            }
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::arch::x86_64::{__m128i, __m512, __m512i, _mm512_dpbusd_epi32};
 
 use super::avx2::fetch;
-use super::{Dot, RowDot, filled, piece};
+use super::{Dot, RowDot, filled, last_words, piece};
 
 pulp::simd_type! {
     /// Shows that the CPU has these instructions.
@@ -163,33 +163,25 @@ impl RowDot for Vnni {
     }
 
     #[inline(always)]
-    fn transpose(self, from: &[u8], stride: usize, to: &mut [u8]) {
-        let (f, mut columns) = (self.avx512f, [self.avx512f._mm512_setzero_si512(); 16]);
-        for (c, to) in columns.iter_mut().enumerate() {
-            let Some(bytes) = from.get(c * stride..).and_then(|from| from.first_chunk::<64>()) else {
-                return;
-            };
-            *to = pulp::cast!(*bytes);
+    fn words(self, from: &[u8], stride: usize) -> [__m512i; 4] {
+        let f = self.avx512f;
+        if from.len() < stride.saturating_mul(15) + 16 {
+            return last_words(16, from, stride).map(|words| self.bytes(&words));
         }
-        // Words `w`, `w + 4`, `w + 8` and `w + 12` of four columns each.
-        let mut words = [[columns[0]; 4]; 4];
-        for (quarter, c) in columns.as_chunks::<4>().0.iter().enumerate() {
-            let low = [f._mm512_unpacklo_epi32(c[0], c[1]), f._mm512_unpacklo_epi32(c[2], c[3])];
-            let high = [f._mm512_unpackhi_epi32(c[0], c[1]), f._mm512_unpackhi_epi32(c[2], c[3])];
-            words[0][quarter] = f._mm512_unpacklo_epi64(low[0], low[1]);
-            words[1][quarter] = f._mm512_unpackhi_epi64(low[0], low[1]);
-            words[2][quarter] = f._mm512_unpacklo_epi64(high[0], high[1]);
-            words[3][quarter] = f._mm512_unpackhi_epi64(high[0], high[1]);
-        }
-        let Some(to) = to.as_chunks_mut::<64>().0.first_chunk_mut::<16>() else { return };
-        for (w, [a, b, c, d]) in words.into_iter().enumerate() {
-            let first = [f._mm512_shuffle_i32x4::<0x44>(a, b), f._mm512_shuffle_i32x4::<0x44>(c, d)];
-            let last = [f._mm512_shuffle_i32x4::<0xee>(a, b), f._mm512_shuffle_i32x4::<0xee>(c, d)];
-            to[w] = pulp::cast!(f._mm512_shuffle_i32x4::<0x88>(first[0], first[1]));
-            to[w + 4] = pulp::cast!(f._mm512_shuffle_i32x4::<0xdd>(first[0], first[1]));
-            to[w + 8] = pulp::cast!(f._mm512_shuffle_i32x4::<0x88>(last[0], last[1]));
-            to[w + 12] = pulp::cast!(f._mm512_shuffle_i32x4::<0xdd>(last[0], last[1]));
-        }
+        let column = |c: usize| -> [u8; 16] {
+            from.get(c * stride..).and_then(|from| from.first_chunk()).copied().unwrap_or_default()
+        };
+        let every_fourth =
+            |c: usize| -> __m512i { pulp::cast!([column(c), column(c + 4), column(c + 8), column(c + 12)]) };
+        let [a, b, c, d] = [every_fourth(0), every_fourth(1), every_fourth(2), every_fourth(3)];
+        let low = [f._mm512_unpacklo_epi32(a, b), f._mm512_unpacklo_epi32(c, d)];
+        let high = [f._mm512_unpackhi_epi32(a, b), f._mm512_unpackhi_epi32(c, d)];
+        [
+            f._mm512_unpacklo_epi64(low[0], low[1]),
+            f._mm512_unpackhi_epi64(low[0], low[1]),
+            f._mm512_unpacklo_epi64(high[0], high[1]),
+            f._mm512_unpackhi_epi64(high[0], high[1]),
+        ]
     }
 
     #[inline(always)]
@@ -241,8 +233,9 @@ impl RowDot for Vnni {
     #[inline(always)]
     fn store_reals(self, reals: __m512, to: &mut [f32]) {
         let reals: [f32; 16] = pulp::cast!(reals);
-        for (to, real) in to.iter_mut().zip(reals) {
-            *to = real;
+        match to.first_chunk_mut::<16>() {
+            Some(to) => *to = reals,
+            None => to.iter_mut().zip(reals).for_each(|(to, real)| *to = real),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Products where rows of A are rounded to bytes, with a scale for every 32 elements, as llama.cpp's CPU backend does:
 //! products with codes are sums of integers.
 
+use std::ops::Range;
+
 use super::blocks::{BlockType, Rows};
 use super::layout::{BLOCK, BLOCKS, Layout, Part, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 use crate::dot::{Dot, Unit, WithDot, first_of_four, halved, round_block, unrolled};
@@ -131,6 +133,76 @@ impl Columns for Decoded<'_> {
 
     #[inline(always)]
     fn decode<D: Dot>(&self, dot: D, panel: &mut Panel) {
+        match self.b.blocks {
+            BlockType::Q40 | BlockType::Q41 => self.blocks::<D, 4>(dot, panel),
+            BlockType::Q80 => self.blocks::<D, 8>(dot, panel),
+            _ => self.parts(dot, panel),
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_next<D: Dot>(&self, dot: D, panel: &Panel, of: Range<usize>) {
+        let (blocks, Range { start, end }) = (self.b.blocks, panel.elements.clone());
+        let [start, end] = [start, end.min(self.b.k)].map(|at| at / blocks.elements() * blocks.bytes());
+        panel.prefetch_bytes(dot, of, (self.bytes, self.b.row_bytes()), start..end);
+    }
+}
+
+impl Decoded<'_> {
+    /// Decodes blocks of 32 codes of `BITS` bits, those of four bits in halves, for all columns at once.
+    #[inline(always)]
+    fn blocks<D: Dot, const BITS: u32>(&self, dot: D, panel: &mut Panel) {
+        let (size, row_bytes, width) = (self.b.blocks.bytes(), self.b.row_bytes(), 4 * D::SUMS);
+        let [first, count] = panel.columns;
+        let bytes =
+            self.bytes.get(first * row_bytes + panel.elements.start / BLOCK * size..).unwrap_or_default();
+        self.numbers(dot, bytes, count, &mut panel.scales);
+        self.numbers(dot, bytes.get(2..).unwrap_or_default(), count, &mut panel.summands);
+        let mut at = size - BLOCK * BITS as usize / 8;
+        for to in panel.codes.chunks_exact_mut(BLOCK * D::SUMS) {
+            let codes = bytes.get(at..).unwrap_or_default();
+            at += size;
+            if BITS >= 8 {
+                for (half, to) in to.chunks_exact_mut(4 * width).enumerate() {
+                    let words = dot.words(codes.get(16 * half..).unwrap_or_default(), row_bytes);
+                    unrolled!(4, |w| { dot.store_bytes(dot.flip(words[w]), &mut to[w * width..]) });
+                }
+                continue;
+            }
+            let words = dot.words(codes, row_bytes);
+            unrolled!(4, |w| {
+                dot.store_bytes(dot.codes::<BITS>(words[w], 0), &mut to[w * width..]);
+                dot.store_bytes(dot.codes::<BITS>(words[w], 1), &mut to[(w + 4) * width..]);
+            });
+        }
+    }
+
+    /// Reads the `float16` numbers that blocks of 32 of `count` columns begin with.
+    #[inline(always)]
+    fn numbers<D: Dot>(&self, dot: D, bytes: &[u8], count: usize, to: &mut [f32]) {
+        let (size, row_bytes) = (self.b.blocks.bytes(), self.b.row_bytes());
+        let mut bits = [0u16; 16 * panel::LENGTH / BLOCK];
+        for c in 0..count {
+            let column = bytes.get(c * row_bytes..).unwrap_or_default();
+            for (g, to) in bits[..to.len()].chunks_exact_mut(D::SUMS).enumerate() {
+                let Some(number) = column.get(g * size..).and_then(|block| block.first_chunk()) else {
+                    break;
+                };
+                to[c] = u16::from_le_bytes(*number);
+            }
+        }
+        for (to, bits) in to.chunks_mut(8).zip(bits.as_chunks::<8>().0) {
+            let numbers = dot.halves(*bits);
+            match to.first_chunk_mut::<8>() {
+                Some(to) => *to = numbers,
+                None => to.iter_mut().zip(numbers).for_each(|(to, number)| *to = number),
+            }
+        }
+    }
+
+    /// Decodes columns one after the other.
+    #[inline(always)]
+    fn parts<D: Dot>(&self, dot: D, panel: &mut Panel) {
         let blocks = self.b.blocks;
         let (lanes, [first, count], group) = (D::SUMS, panel.columns, blocks.group());
         let row_bytes = self.b.row_bytes();
@@ -155,7 +227,7 @@ impl Columns for Decoded<'_> {
                 let to = summands.iter_mut().skip(c).step_by(lanes);
                 to.zip(part.summands.iter().step_by(runs)).for_each(|(to, summand)| *to = *summand);
             }
-            panel::interleave(dot, &columns, [Part::ELEMENTS, count], codes);
+            panel::interleave(dot, &columns, Part::ELEMENTS, codes);
             at = of_part.end;
         }
     }

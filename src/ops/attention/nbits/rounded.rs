@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use bytemuck::{cast_slice, cast_slice_mut};
 use half::f16;
 
 use super::{MatMulNBits, Sizes};
@@ -250,6 +251,13 @@ impl Columns for Decoded<'_> {
             _ => self.read::<D, 8>(dot, panel),
         }
     }
+
+    #[inline(always)]
+    fn prefetch_next<D: Dot>(&self, dot: D, panel: &Panel, of: Range<usize>) {
+        let (bytes, parts, Range { start, end }) = (self.op.bytes(), self.op.parts(), panel.elements.clone());
+        let of_column = start / parts..(end / parts).min(bytes);
+        panel.prefetch_bytes(dot, of, (self.weights.codes, bytes), of_column);
+    }
 }
 
 impl Decoded<'_> {
@@ -257,35 +265,39 @@ impl Decoded<'_> {
     fn read<D: Dot, const BITS: u32>(&self, dot: D, panel: &mut Panel) {
         let Decoded { op, weights } = *self;
         let (bytes, blocks, lanes, [first, count]) = (op.bytes(), op.blocks(), D::SUMS, panel.columns);
-        let Range { start, end } = panel.elements;
-        let of_blocks = start / op.block..end / op.block;
+        let start = panel.elements.start;
+        let first_block = start / op.block;
         let parts = 8 / BITS as usize;
         let from = weights.codes.get(first * bytes + start / parts..).unwrap_or_default();
-        let mut words = [0u8; 1024];
         let width = 4 * lanes;
-        for (i, to) in panel.codes.chunks_mut(width * lanes * parts).enumerate() {
-            let words = &mut words[..to.len() / parts];
-            panel::interleave(dot, &from[i * width..], [bytes, count], words);
-            for (to, from) in to.chunks_exact_mut(width * parts).zip(words.chunks_exact(width)) {
-                let bytes = dot.bytes(from);
-                unrolled!(8 / BITS as usize, |part| {
-                    let codes = dot.codes::<BITS>(bytes, part as u32);
-                    dot.store_bytes(codes, &mut to[part * width..][..width]);
-                });
-            }
+        for (i, to) in panel.codes.chunks_mut(4 * width * parts).enumerate() {
+            let words = dot.words(from.get(16 * i..).unwrap_or_default(), bytes);
+            unrolled!(4, |w| {
+                if let Some(to) = to.get_mut(w * width * parts..(w + 1) * width * parts) {
+                    unrolled!(8 / BITS as usize, |part| {
+                        let codes = dot.codes::<BITS>(words[w], part as u32);
+                        dot.store_bytes(codes, &mut to[part * width..][..width]);
+                    });
+                }
+            });
         }
         let (mut wide, mut zeros) = (Vec::new(), Vec::new());
         let scales = weights.scales.lines(first, count, blocks, &mut wide);
+        let of = |numbers: &'_ [f32]| first_block.min(numbers.len())..;
+        panel::interleave(
+            dot,
+            cast_slice(&scales[of(scales)]),
+            4 * blocks,
+            cast_slice_mut(&mut panel.scales),
+        );
         weights.zeros::<BITS>(op, first, count, &mut zeros);
-        for (c, scales) in scales.chunks_exact(blocks.max(1)).take(count).enumerate() {
-            let scales = scales.get(of_blocks.clone()).unwrap_or_default();
-            let to = panel.scales.iter_mut().skip(c).step_by(lanes);
-            to.zip(scales).for_each(|(to, scale)| *to = *scale);
-            let zeros = zeros.get(c * blocks..).and_then(|zeros| zeros.get(of_blocks.clone()));
-            let to = panel.summands.iter_mut().skip(c).step_by(lanes);
-            let each = zeros.unwrap_or_default().iter().zip(scales);
-            to.zip(each).for_each(|(to, (zero, scale))| *to = -zero * scale);
-        }
+        zeros.iter_mut().zip(scales).for_each(|(zero, scale)| *zero *= -scale);
+        panel::interleave(
+            dot,
+            cast_slice(&zeros[of(&zeros)]),
+            4 * blocks,
+            cast_slice_mut(&mut panel.summands),
+        );
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::super::product::Threads;
 use super::super::share::{Cut, Share};
 use super::{BAND, PARALLEL, TASK, TOGETHER};
-use crate::dot::{Dot, Unit, WithDot, round_block};
+use crate::dot::{Dot, Unit, WithDot, round_block, unrolled};
 use crate::ops::par;
 use crate::simd::wide;
 
@@ -49,7 +49,7 @@ impl Grain {
 }
 
 /// Elements of a column that are decoded at a time, where a block has no more: they stay in the first cache.
-const LENGTH: usize = 1024;
+pub(crate) const LENGTH: usize = 1024;
 
 /// Some elements of some columns, decoded.
 #[derive(Debug)]
@@ -79,6 +79,9 @@ pub(crate) trait Columns: Sync {
     /// Decodes the elements `panel.elements`, which begin at a multiple of 256, of `panel.columns`. What is there of further
     /// columns is not looked at.
     fn decode<D: Dot>(&self, dot: D, panel: &mut Panel);
+
+    /// Asks for what is decoded after `panel`, of those of its columns that `of` counts.
+    fn prefetch_next<D: Dot>(&self, dot: D, panel: &Panel, of: Range<usize>);
 }
 
 /// Rows rounded to signed bytes, of which those of a tile lie side by side: four bytes of each row, then the next four.
@@ -293,23 +296,16 @@ impl<C: Columns> Task<'_, '_, C> {
                     while done < rows.len() {
                         let h = height(self.rows.count - row - done, D::HIGHEST);
                         let tile = self.rows.tile(row + done, h, from);
+                        let place = |rows_done: usize| count * rows_done.min(rows.len()) / rows.len();
+                        self.columns.prefetch_next(dot, &panel, place(done)..place(done + h));
                         let to = rows.get_mut(done..done + h).unwrap_or_default();
-                        let mut write = |r: usize, sums: &[f32; 16]| {
-                            let Some(y) = to.get_mut(r).and_then(|row| row.get_mut(at..at + count)) else {
-                                return;
-                            };
-                            for ((y, sum), bias) in y.iter_mut().zip(sums).zip(&bias) {
-                                *y = if from == 0 { *bias } else { *y } + sum;
-                            }
-                        };
                         let group = grain.group;
+                        let to = To { rows: to, at, count, bias: (from == 0).then_some(&bias) };
                         match h {
-                            8 if D::HIGHEST == 8 => {
-                                tile.times::<D, BITS, FOURS, 8>(dot, &panel, group, &mut write);
-                            }
-                            4 => tile.times::<D, BITS, FOURS, 4>(dot, &panel, group, &mut write),
-                            2 => tile.times::<D, BITS, FOURS, 2>(dot, &panel, group, &mut write),
-                            _ => tile.times::<D, BITS, FOURS, 1>(dot, &panel, group, &mut write),
+                            8 if D::HIGHEST == 8 => tile.times::<D, BITS, FOURS, 8>(dot, &panel, group, to),
+                            4 => tile.times::<D, BITS, FOURS, 4>(dot, &panel, group, to),
+                            2 => tile.times::<D, BITS, FOURS, 2>(dot, &panel, group, to),
+                            _ => tile.times::<D, BITS, FOURS, 1>(dot, &panel, group, to),
                         }
                         done += h;
                     }
@@ -319,28 +315,49 @@ impl<C: Columns> Task<'_, '_, C> {
     }
 }
 
-/// Writes the words of four bytes of `count` columns, at most `D::SUMS`, which begin `stride` bytes apart in `from`: the
-/// first of each, then the second of each and so on, as many as `to` has vectors for.
+/// Writes the words of four bytes of `D::SUMS` columns, which begin `stride` bytes apart in `from`: the first of each, then
+/// the second of each and so on, as many as `to` has vectors for.
 #[inline(always)]
-pub(crate) fn interleave<D: Dot>(dot: D, from: &[u8], [stride, count]: [usize; 2], to: &mut [u8]) {
-    let (width, mut at) = (4 * D::SUMS, 0);
-    for to in to.chunks_mut(width * D::SUMS) {
-        let from = from.get(at..).unwrap_or_default();
-        if count == D::SUMS && to.len() == width * D::SUMS && from.len() >= (count - 1) * stride + width {
-            dot.transpose(from, stride, to);
-        } else {
-            for c in 0..count {
-                let words = from.get(c * stride..).unwrap_or_default().as_chunks::<4>().0;
-                for (to, word) in to.chunks_exact_mut(width).zip(words) {
-                    to[4 * c..][..4].copy_from_slice(word);
-                }
+pub(crate) fn interleave<D: Dot>(dot: D, from: &[u8], stride: usize, to: &mut [u8]) {
+    let width = 4 * D::SUMS;
+    for (i, to) in to.chunks_mut(4 * width).enumerate() {
+        let words = dot.words(from.get(16 * i..).unwrap_or_default(), stride);
+        unrolled!(4, |w| {
+            if let Some(to) = to.get_mut(w * width..(w + 1) * width) {
+                dot.store_bytes(words[w], to);
             }
-        }
-        at += width;
+        });
     }
 }
 
+/// Where the products of a tile and a panel are added.
+struct To<'t, 'y, 'b> {
+    rows: &'t mut [&'y mut [f32]],
+    /// The first column, and how many there are.
+    at: usize,
+    count: usize,
+    /// What they are added to, instead of what is there.
+    bias: Option<&'b [f32; 16]>,
+}
+
 impl Panel {
+    /// [`Columns::prefetch_next`] of columns that begin `stride` bytes apart in `all`, of which `bytes` are decoded here: what
+    /// follows these or, where a column has no more, what the columns after them begin with.
+    #[inline(always)]
+    pub(crate) fn prefetch_bytes<D: Dot>(
+        &self,
+        dot: D,
+        of: Range<usize>,
+        (all, stride): (&[u8], usize),
+        bytes: Range<usize>,
+    ) {
+        let after = if bytes.end < stride { bytes.len() } else { D::SUMS * stride - bytes.start };
+        for c in of {
+            let column = all.get((self.columns[0] + c) * stride..).unwrap_or_default();
+            dot.prefetch(column.get(bytes.clone()).unwrap_or_default(), after);
+        }
+    }
+
     /// Makes room for `elements`.
     fn of(&mut self, elements: Range<usize>, group: usize, has_summands: bool) {
         let grains = elements.len() / group * self.lanes;
@@ -352,23 +369,26 @@ impl Panel {
 }
 
 impl Tile<'_> {
-    /// Writes the products of each of `R` rows and the columns of a panel.
+    /// Adds the products of each of `R` rows and the columns of a panel. What is read in turn is indexed: not all calls for
+    /// iterators of pairs are inlined here.
     #[inline(always)]
     fn times<D: Dot, const BITS: u32, const FOURS: usize, const R: usize>(
         &self,
         dot: D,
         panel: &Panel,
         group: usize,
-        write: &mut impl FnMut(usize, &[f32; 16]),
+        to: To<'_, '_, '_>,
     ) {
         let mut totals = [dot.reals(&[]); R];
-        let groups = self.values.chunks_exact(R * group).zip(panel.codes.chunks_exact(D::SUMS * group));
-        let starts = self.starts.as_chunks::<R>().0.iter().zip(self.scales.as_chunks::<R>().0);
-        let scales = panel.scales.chunks_exact(D::SUMS);
-        for (((values, codes), (starts, row_scales)), scales) in groups.zip(starts).zip(scales) {
+        let values = self.values.as_chunks::<4>().0.as_chunks::<R>().0.as_chunks::<FOURS>().0;
+        let (starts, row_scales) = (self.starts.as_chunks::<R>().0, self.scales.as_chunks::<R>().0);
+        let (width, parts) = (4 * D::SUMS * FOURS, group / (4 * FOURS));
+        let (mut values, mut codes) = (values.iter(), panel.codes.chunks_exact(width));
+        for (g, scales) in panel.scales.chunks_exact(D::SUMS).enumerate() {
+            let (Some(starts), Some(row_scales)) = (starts.get(g), row_scales.get(g)) else { break };
             let mut sums = starts.map(|start| dot.every_sum(start));
-            let fours = values.chunks_exact(4 * R * FOURS).zip(codes.chunks_exact(4 * D::SUMS * FOURS));
-            for (values, codes) in fours {
+            for _ in 0..parts {
+                let (Some(values), Some(codes)) = (values.next(), codes.next()) else { break };
                 dot.add_fours::<BITS, FOURS, R>(&mut sums, values, codes);
             }
             let scales = dot.reals(scales);
@@ -376,17 +396,18 @@ impl Tile<'_> {
                 totals[r] = dot.add_scaled(totals[r], sums[r], scales, dot.every(row_scales[r]));
             }
         }
-        let summands = panel.summands.chunks_exact(D::SUMS).zip(self.sums.as_chunks::<R>().0);
-        for (summands, sums) in summands {
-            let summands = dot.reals(summands);
+        let sums = self.sums.as_chunks::<R>().0;
+        for (g, summands) in panel.summands.chunks_exact(D::SUMS).enumerate() {
+            let (Some(sums), summands) = (sums.get(g), dot.reals(summands)) else { break };
             for r in 0..R {
                 totals[r] = dot.add_product(totals[r], summands, dot.every(sums[r]));
             }
         }
+        let To { rows, at, count, bias } = to;
         for (r, total) in totals.into_iter().enumerate() {
-            let mut sums = [0f32; 16];
-            dot.store_reals(total, &mut sums);
-            write(r, &sums);
+            let Some(y) = rows.get_mut(r).and_then(|row| row.get_mut(at..at + count)) else { break };
+            let before = dot.reals(bias.map_or(&*y, |bias| bias));
+            dot.store_reals(dot.add_product(before, total, dot.every(1.0)), y);
         }
     }
 }
