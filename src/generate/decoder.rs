@@ -618,7 +618,7 @@ impl Decoder {
 /// # Errors
 /// [`GenerateError::Unsupported`].
 fn scanned(session: Session, io: &mut DecoderIo, on: SampleOn) -> Result<Session, GenerateError> {
-    let Some((session, scan)) = ScanIo::added(&session, io, on)? else { return Ok(session) };
+    let Some((session, scan)) = ScanIo::added(&session, &io.logits, on)? else { return Ok(session) };
     io.scan = Some(scan);
     Ok(session)
 }

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::error::GenerateError;
-use super::io::DecoderIo;
 use crate::dtype::DType;
 use crate::graph::{Graph, Node, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, free_name};
 use crate::memory::model::DeviceKind;
@@ -86,16 +85,16 @@ pub(super) struct ScanIo {
 }
 
 impl ScanIo {
-    /// The session with the node added, where tokens are to be chosen on a device.
+    /// The session with the node added that reads `logits`, where tokens are to be chosen on a device.
     ///
     /// # Errors
     /// [`GenerateError::Unsupported`] where that is asked for and the graph does not tell its vocabulary.
     pub(super) fn added(
         session: &Session,
-        io: &DecoderIo,
+        logits: &str,
         on: SampleOn,
     ) -> Result<Option<(Session, ScanIo)>, GenerateError> {
-        let declared = session.outputs().into_iter().find(|output| output.name == io.logits);
+        let declared = session.outputs().into_iter().find(|output| output.name == logits);
         let shape = declared.as_ref().and_then(|output| output.shape.as_ref());
         let vocabulary = match shape.and_then(|shape| shape.0.last()) {
             Some(Dim::Known(n)) => Some(*n),
@@ -108,7 +107,7 @@ impl ScanIo {
             return match on {
                 SampleOn::Device => Err(GenerateError::Unsupported(format!(
                     "choosing tokens on the device by {:?}, which does not declare float32 or float16 and a vocabulary",
-                    io.logits
+                    logits
                 ))),
                 SampleOn::Auto | SampleOn::Host => Ok(None),
             };
@@ -117,7 +116,7 @@ impl ScanIo {
         if on == SampleOn::Host || on == SampleOn::Auto && !is_card {
             return Ok(None);
         }
-        let Some((graph, io)) = ScanIo::graph(session.graph(), &io.logits, vocabulary) else {
+        let Some((graph, io)) = ScanIo::graph(session.graph(), logits, vocabulary) else {
             return Ok(None);
         };
         Ok(Some((session.with_graph(graph), io)))

@@ -40,7 +40,8 @@ pub mod reduce;
 pub mod sequence;
 pub mod shape_ops;
 pub mod signal;
-pub mod tokens;
+#[cfg(feature = "generate")]
+pub(crate) mod tokens;
 pub mod tvm;
 pub mod vision;
 

@@ -597,6 +597,7 @@ mod tests {
             min_p: None,
             repetition_penalty: None,
             seed: 3,
+            sample_on: Choice::Auto,
         };
         let settings = Sampling { temperature: 0.7, top_k: 50, ..Sampling::GREEDY };
         assert_eq!(none.over(settings), Sampling { seed: 3, ..settings });

@@ -30,7 +30,7 @@ pub(crate) const MOST_COUNT: usize = 512;
 /// marks [sequences, 2, vocabulary / 32] of `uint32`: a bit for each token that was seen, and for each that is allowed.
 /// Words [sequences, n] that [`Found::read`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenCandidates;
+pub(crate) struct TokenCandidates;
 
 /// What is wanted of a line of logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
