@@ -112,8 +112,8 @@ impl ScanIo {
                 SampleOn::Auto | SampleOn::Host => Ok(None),
             };
         };
-        let is_card = session.devices().next().is_some_and(|d| !d.native && d.kind != DeviceKind::Cpu);
-        if on == SampleOn::Host || on == SampleOn::Auto && !is_card {
+        let is_gpu = session.devices().next().is_some_and(|d| !d.native && d.kind != DeviceKind::Cpu);
+        if on == SampleOn::Host || on == SampleOn::Auto && !is_gpu {
             return Ok(None);
         }
         let Some((graph, io)) = ScanIo::graph(session.graph(), logits, vocabulary) else {

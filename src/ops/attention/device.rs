@@ -298,7 +298,7 @@ fn lower_parts(
     let args = [places.q, places.k, places.v, places.mask, places.lens, partial, sinks];
     let (fresh, paged) = (places.fresh.is_some(), places.paged.is_some());
     let split = |joined| variants::AttentionSplit { t, bool_mask, fresh, paged, joined }.id();
-    // More parts take one work-group longer than a dispatch for each query. On a card any do: a token takes 1 to 4 percent
+    // More parts take one work-group longer than a dispatch for each query. On a card any do: a token takes 1 to 6 percent
     // longer on an H100.
     let few = parts <= attention_split::JOINED_PARTS && lower.device().kind != DeviceKind::Discrete;
     let joined = fresh && few && lower.sees_other_groups() && lower.can_run(split(true)?);
