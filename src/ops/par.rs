@@ -1,6 +1,5 @@
 //! Loops of native functions cut into parts for the thread pool.
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,14 +14,6 @@ const PARALLEL: usize = 2 * PART;
 
 /// Duration for which a finished thread polls for the others: sleeping and waking take longer than most parts.
 const POLLED: Duration = Duration::from_micros(500);
-/// Duration for which a thread without work polls for the next loop: most functions between two loops take less.
-const AWAKE: Duration = Duration::from_micros(200);
-
-thread_local! {
-    /// Whether this thread has begun a loop, or polls for the next one.
-    static BUSY: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Calls `f` with every item, in no order; each thread of the pool takes one more when it is free, so that a
 /// thread that comes late or is slow does less. The calling thread begins in front and another one at the
 /// end, as in the loop before: what a thread wrote there is in its cache.
@@ -86,16 +77,8 @@ where
 /// Runs `work` on this and on `threads - 1` threads of the pool, told whether to begin at the end, and polls for a while
 /// until `running` is zero. Not generic, so that the pool's code is compiled once.
 fn on_all_threads(threads: usize, work: &(dyn Fn(bool) + Sync), running: &AtomicUsize) {
-    let _busy = Busy(BUSY.replace(true));
-    let stay = |from_end: bool| {
-        work(from_end);
-        if !BUSY.get() {
-            rayon::spawn(stay_awake);
-        }
-    };
     rayon::in_place_scope(|scope| {
-        let stay = &stay;
-        (1..threads).for_each(|thread| scope.spawn(move |_| stay(thread % 2 == 1)));
+        (1..threads).for_each(|thread| scope.spawn(move |_| work(thread % 2 == 1)));
         work(false);
         let mut polls = 0u32;
         let mut start = None;
@@ -107,30 +90,6 @@ fn on_all_threads(threads: usize, work: &(dyn Fn(bool) + Sync), running: &Atomic
             }
         }
     });
-}
-
-/// Makes [`BUSY`] what it was.
-struct Busy(bool);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        BUSY.set(self.0);
-    }
-}
-
-/// Polls for work of the pool for a while: threads that rayon lets sleep wake too late for loops of some microseconds.
-fn stay_awake() {
-    if BUSY.get() {
-        return;
-    }
-    let _busy = Busy(BUSY.replace(true));
-    let mut since = Instant::now();
-    while since.elapsed() < AWAKE {
-        match rayon::yield_now() {
-            Some(rayon::Yield::Executed) => since = Instant::now(),
-            _ => std::hint::spin_loop(),
-        }
-    }
 }
 
 /// Calls `f(start, part)` for consecutive parts of `out`, in parallel where it is long.
@@ -176,9 +135,9 @@ mod tests {
         assert_eq!(super::try_share(0..0, |i: i32| Err(i)), Ok(()));
     }
 
-    /// Threads that stay awake take the loops of others, which begin loops of their own, and the pool ends.
+    /// Threads take the loops of others, which begin loops of their own, and the pool ends.
     #[test]
-    fn loops_meet_threads_that_stay_awake() {
+    fn loops_of_several_threads_meet_in_one_pool() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         let done = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -193,7 +152,7 @@ mod tests {
                             });
                         });
                         if i % 50 == 0 {
-                            std::thread::sleep(2 * super::AWAKE);
+                            std::thread::sleep(std::time::Duration::from_micros(400));
                         }
                     }
                 });

@@ -3,7 +3,8 @@
 //! The worker is one thread of the queue's pool, so a kernel that uses rayon splits its work among the
 //! pool's other threads with no hand-over first. Neither side goes to sleep at once: a submission that
 //! follows the last within the policy's polling time wakes no one. The other threads stay awake as long as
-//! the worker does: a loop of one operator is over before a sleeping thread has been woken for it.
+//! the worker does: a loop of one operator is over before a sleeping thread has been woken for it. There may be
+//! as many of them as processors, so each gives its processor to whoever waits as soon as a submission is over.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,6 +28,9 @@ const POLLED: Duration = Duration::from_micros(50);
 /// How long an idle worker polls under [`WaitPolicy::Spin`]: it must not burn a core for ever.
 const LONGEST_POLL: Duration = Duration::from_millis(1);
 
+/// How long a helping thread polls for the next loop of a submission without a break: most operators between two
+/// loops take less.
+const ALERT: Duration = Duration::from_micros(200);
 /// After this long without work in a submission a helping thread looks for it from time to time only.
 const HELPFUL: Duration = Duration::from_millis(1);
 /// How often it looks then.
@@ -51,6 +55,10 @@ struct Lane {
     work: Condvar,
     /// Whether the worker runs submissions or polls for one.
     awake: AtomicBool,
+    /// Whether the worker runs a submission.
+    running: AtomicBool,
+    /// Duration of the last submission in nanoseconds.
+    took: AtomicU64,
     help: Condvar,
     submitted: AtomicU64,
     completed: AtomicU64,
@@ -97,6 +105,8 @@ impl CpuQueue {
             inbox: Mutex::default(),
             work: Condvar::new(),
             awake: AtomicBool::new(false),
+            running: AtomicBool::new(false),
+            took: AtomicU64::new(0),
             help: Condvar::new(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
@@ -257,7 +267,10 @@ impl Lane {
             return Ok(());
         }
         let deadline = timeout.map(|timeout| (Instant::now(), timeout));
-        if self.poll(timeout, done) {
+        // Polling through a part of a long run takes a processor from the threads that compute it.
+        let long = self.took.load(Ordering::Relaxed) > POLLED.as_nanos() as u64;
+        let sleeps = self.policy == WaitPolicy::Adaptive && long;
+        if !sleeps && self.poll(timeout, done) {
             return Ok(());
         }
         let mut history = lock(&self.history);
@@ -301,7 +314,11 @@ impl Lane {
     fn work(&self) {
         let mut times = Vec::new();
         while let Some((point, program)) = self.next() {
+            let start = Instant::now();
+            self.running.store(true, Ordering::Relaxed);
             let result = program.run(self.origin, &mut times);
+            self.running.store(false, Ordering::Relaxed);
+            self.took.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
             if result.is_err() || program.timestamps() > 0 {
                 self.remember(point, result.err(), &times);
             }
@@ -330,14 +347,22 @@ impl Lane {
                 return;
             }
             drop(inbox);
-            let mut worked = Instant::now();
+            let (mut worked, mut ran) = (Instant::now(), false);
             while self.awake.load(Ordering::SeqCst) {
-                if rayon::yield_now() == Some(rayon::Yield::Executed) {
+                let runs = self.running.load(Ordering::Relaxed);
+                let begins = runs && !ran;
+                ran = runs;
+                if rayon::yield_now() == Some(rayon::Yield::Executed) || begins {
                     worked = Instant::now();
-                } else if worked.elapsed() > HELPFUL {
+                    continue;
+                }
+                let idle = worked.elapsed();
+                if idle > HELPFUL {
                     std::thread::sleep(GLANCE);
-                } else {
-                    (0..16).for_each(|_| std::hint::spin_loop());
+                    continue;
+                }
+                (0..16).for_each(|_| std::hint::spin_loop());
+                if !runs || idle > ALERT {
                     // Who waits for the result may need this very core.
                     std::thread::yield_now();
                 }
