@@ -213,15 +213,50 @@ fn rates(records: &Records, machine: &str, case: &str, peer: &str) -> Vec<String
     cells
 }
 
-/// Rates of language models on the GPU.
+/// Rates of language models on GPUs.
 fn language(records: &Records) -> String {
     const PEER: &str = "llama.cpp";
-    let row = |case: &str| [vec![case.to_owned()], rates(records, H100, case, PEER)].concat();
-    let rows: Vec<_> = records.cases(H100, "language").into_iter().map(row).collect();
+    let mut text = String::new();
+    for machine in [H100, H200] {
+        let row = |case: &str| [vec![case.to_owned()], rates(records, machine, case, PEER)].concat();
+        let rows: Vec<_> = records.cases(machine, "language").into_iter().map(row).collect();
+        let gap = if text.is_empty() { "" } else { "\n" };
+        let _ = write!(
+            text,
+            "{gap}Tokens per second, {machine}, {}.\n\n{}",
+            records.days_on(machine, "language"),
+            table(&["model", "prompt", PEER, "ratio", "text", PEER, "ratio"], &rows)
+        );
+    }
+    text
+}
+
+/// Models by two builds: times after over times before, on every machine that has both.
+fn versions(records: &Records) -> String {
+    const DEVICES: [(&str, &str); 3] = [("2-core-avx512", "cpu"), (LAVAPIPE, "vulkan"), (H200, "vulkan")];
+    let get = |(machine, device): (&str, &str), case: &str, which: &str| {
+        records.get(machine, "version", case, &format!("{device}; {which}"))
+    };
+    let ratio = |on, case: &str| get(on, case, "after") / get(on, case, "before");
+    let row = |case: &str| {
+        let mut row = vec![case.to_owned()];
+        for on in DEVICES {
+            row.extend([digits(get(on, case, "before")), format!("{:.2}", ratio(on, case))]);
+        }
+        row
+    };
+    let cases = records.cases(H200, "version");
+    let rows: Vec<_> = cases.iter().map(|case| row(case)).collect();
+    let means = DEVICES.map(|on| {
+        let ratios: Vec<f64> = cases.iter().map(|case| ratio(on, case)).collect();
+        format!("{:.2} on {}", geometric_mean(&ratios), on.0)
+    });
+    let days = DEVICES.map(|(machine, _)| format!("{machine} {}", records.days_on(machine, "version")));
     format!(
-        "Tokens per second, {H100}, {}.\n\n{}",
-        records.days_on(H100, "language"),
-        table(&["model", "prompt", PEER, "ratio", "text", PEER, "ratio"], &rows)
+        "Geometric means of the ratios: {}. Milliseconds before; {}.\n\n{}",
+        means.join(", "),
+        days.join(", "),
+        table(&["model", "CPU", "ratio", "lavapipe", "ratio", H200, "ratio"], &rows)
     )
 }
 
@@ -447,6 +482,7 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("language", language(records)),
         ("language-cpu", language_cpu(records)),
         ("zoo-cpu", zoo_cpu(records)),
+        ("versions", versions(records)),
         ("providers", providers(records)),
         ("sharing", sharing(records)),
         ("process-memory", process_memory(records)),

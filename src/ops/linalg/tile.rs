@@ -187,10 +187,6 @@ impl<C: Columns> WithSimd for Task<'_, '_, '_, C> {
         if dots {
             task.dots(simd, width - rest, rest);
         }
-        // Bounds are cheap in registers; what takes longer has its loop over whole rows.
-        if task.of.activation.bounds().is_none() {
-            task.rows.iter_mut().for_each(|row| task.of.activation.apply(row));
-        }
     }
 }
 
@@ -238,6 +234,10 @@ impl<C: Columns> Task<'_, '_, '_, C> {
             blocks::<S, C, 1, V>(simd, self.of, row, place, panels, now);
             row += 1;
         }
+        // Bounds are cheap in registers; what takes longer has its own loop, over what is in the cache yet.
+        if self.of.activation.bounds().is_none() {
+            self.rows.iter_mut().for_each(|row| self.of.activation.apply(&mut row[at..at + n]));
+        }
     }
 
     /// The `n` columns from `at` of the task on, of all rows.
@@ -270,9 +270,7 @@ impl<C: Columns> Task<'_, '_, '_, C> {
                     };
                     *out = start + sums[c];
                 }
-                if of.activation.bounds().is_some() {
-                    of.activation.apply(out);
-                }
+                of.activation.apply(out);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The error function.
 
-use super::choose;
-use super::exp::exp;
+use super::exp::exp_normal;
+use super::{choose, polynomial};
 
 /// The error function of an `f32`: an odd polynomial below 1, `1 - exp(-g(x))` above.
 #[inline(always)]
@@ -9,13 +9,28 @@ pub fn erf(x: f32) -> f32 {
     let m = x.abs();
     let m = choose(m > 4.0, 4.0, m);
     let z = m * m;
-    let p = 5.189_087_4e-3 + z * (-8.016_864_3e-4 + z * 7.875_875e-5);
-    let p = 0.112_835_95 + z * (-0.026_854_212 + z * p);
-    let small = m * (std::f32::consts::FRAC_2_SQRT_PI + z * (-0.376_126_27 + z * p));
-    let g = 4.759_596e-3 + m * (-5.968_056_3e-4 + m * (4.605_804e-5 - m * 1.637_151_4e-6));
-    let g = 0.631_826_05 + m * (0.110_080_08 + m * (-0.026_421_136 + m * g));
-    let g = -3.201_380_5e-4 + m * (1.130_233_4 + m * g);
-    choose(m < 1.0, small, 1.0 - exp(-g)).copysign(x)
+    let odd = [
+        std::f32::consts::FRAC_2_SQRT_PI,
+        -0.376_126_27,
+        0.112_835_95,
+        -0.026_854_212,
+        5.189_087_4e-3,
+        -8.016_864_3e-4,
+        7.875_875e-5,
+    ];
+    let g = [
+        -3.201_380_5e-4,
+        1.130_233_4,
+        0.631_826_05,
+        0.110_080_08,
+        -0.026_421_136,
+        4.759_596e-3,
+        -5.968_056_3e-4,
+        4.605_804e-5,
+        -1.637_151_4e-6,
+    ];
+    let small = m * polynomial(z, odd);
+    choose(m < 1.0, small, exp_normal(-polynomial(m, g), -1.0, 1.0)).copysign(x)
 }
 
 /// The error function of an `f64`, by the series with terms of one sign.

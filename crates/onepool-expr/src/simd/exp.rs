@@ -1,6 +1,6 @@
 //! Exponentials and logarithms.
 
-use super::choose;
+use super::{choose, fma, polynomial};
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// ln 2 in two parts; the first has few enough bits that its products with exponents are exact.
@@ -8,31 +8,52 @@ const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 /// Adding it rounds to a whole number, which the low bits of the sum then hold.
 const ROUNDER: f32 = 12_582_912.0;
+/// The logarithm of the smallest normal number.
+const LOWEST: f32 = -87.33;
 
 #[inline(always)]
 fn pow2(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) << 23) as u32)
 }
 
+/// `x` as `n ln 2 + r` with `r` nearest to 0: `n` and `r`. Of numbers below 2^21.
+#[inline(always)]
+fn reduced(x: f32) -> (i32, f32) {
+    let shifted = fma(x, LOG2_E, ROUNDER);
+    let whole = shifted - ROUNDER;
+    let r = fma(whole, -LN2_LOW, fma(whole, -LN2_HIGH, x));
+    ((shifted.to_bits() as i32).wrapping_sub(ROUNDER.to_bits() as i32), r)
+}
+
+/// `e^r` of a number that [`reduced`] leaves.
+#[inline(always)]
+fn exp_reduced(r: f32) -> f32 {
+    let p = polynomial(r, [0.5, 1.666_666_5e-1, 4.166_579_6e-2, 8.333_452e-3, 1.398_2e-3, 1.987_569_2e-4]);
+    fma(p, r * r, r) + 1.0
+}
+
+/// `e^r - 1` of a number that [`reduced`] leaves, which keeps its digits near 0.
+#[inline(always)]
+fn expm1_reduced(r: f32) -> f32 {
+    let p = polynomial(r, [0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5040.0]);
+    fma(p, r * r, r)
+}
+
+/// `e^x` of numbers from the logarithm of the smallest normal number to 88, times `a`, plus `b`.
+#[inline(always)]
+pub(super) fn exp_normal(x: f32, a: f32, b: f32) -> f32 {
+    let (n, r) = reduced(x);
+    fma(exp_reduced(r), a * pow2(n), b)
+}
+
 /// `e^x`; 0 where that is no normal number, because CPUs take very long for those that are not.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    /// The logarithm of the smallest normal number.
-    const LOWEST: f32 = -87.33;
     // Infinity is what the upper bound gives.
-    let bounded = x.clamp(LOWEST, 89.0);
-    let shifted = bounded * LOG2_E + ROUNDER;
-    let whole = shifted - ROUNDER;
-    let r = (bounded - whole * LN2_HIGH) - whole * LN2_LOW;
-    let mut p = 1.987_569_2e-4;
-    for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-        p = p * r + c;
-    }
-    let y = p * r * r + r + 1.0;
+    let (n, r) = reduced(x.clamp(LOWEST, 89.0));
     // Two factors, because 2^n itself may be infinite.
-    let n = (shifted.to_bits() as i32).wrapping_sub(ROUNDER.to_bits() as i32);
     let half = n >> 1;
-    choose(x < LOWEST, 0.0, y * pow2(half) * pow2(n.wrapping_sub(half)))
+    choose(x < LOWEST, 0.0, exp_reduced(r) * pow2(half) * pow2(n.wrapping_sub(half)))
 }
 
 /// `e^x - 1`, which keeps its digits near 0.
@@ -40,28 +61,23 @@ pub fn exp(x: f32) -> f32 {
 pub fn expm1(x: f32) -> f32 {
     let x = choose(x < -104.0, -104.0, x);
     let x = choose(x > 89.0, 89.0, x);
-    let shifted = x * LOG2_E + ROUNDER;
-    let n = (shifted.to_bits() as i32).wrapping_sub(ROUNDER.to_bits() as i32);
-    let whole = shifted - ROUNDER;
-    let r = (x - whole * LN2_HIGH) - whole * LN2_LOW;
-    let p = 1.0 / 720.0 + r * (1.0 / 5040.0);
-    let p = 1.0 / 24.0 + r * (1.0 / 120.0 + r * p);
-    let p = r + r * r * (0.5 + r * (1.0 / 6.0 + r * p));
+    let (n, r) = reduced(x);
+    let p = expm1_reduced(r);
     // A NaN has any n: keep it in range.
     let n = n.clamp(-160, 140);
     let half = n >> 1;
     let (s, t) = (pow2(half), pow2(n - half));
     // 2^n alone may be infinite where the power is not; the 1 is lost there anyway.
-    choose(x > 50.0, (p * s + s) * t, (p * s) * t + (s * t - 1.0))
+    choose(x > 50.0, fma(p, s, s) * t, fma(p * s, t, fma(s, t, -1.0)))
 }
 
 /// `ln((1 + s) / (1 - s))` for |s| <= 1/3.
 #[inline(always)]
 fn log_ratio(s: f32) -> f32 {
     let z = s * s;
-    let p = 1.0 / 11.0 + z * (1.0 / 13.0 + z * (1.0 / 15.0));
-    let p = 1.0 / 5.0 + z * (1.0 / 7.0 + z * (1.0 / 9.0 + z * p));
-    2.0 * s * (1.0 + z * (1.0 / 3.0 + z * p))
+    let p = polynomial(z, [1.0 / 3.0, 1.0 / 5.0, 1.0 / 7.0, 1.0 / 9.0, 1.0 / 11.0, 1.0 / 13.0, 1.0 / 15.0]);
+    let twice = 2.0 * s;
+    fma(twice, z * p, twice)
 }
 
 /// The natural logarithm.
@@ -73,8 +89,8 @@ pub fn log(x: f32) -> f32 {
     let bits = (scaled.to_bits() as i32).wrapping_sub(0x3F35_04F3);
     let exponent = (bits >> 23) as f32 - choose(subnormal, 23.0, 0.0);
     let m = f32::from_bits(((bits & 0x007F_FFFF) + 0x3F35_04F3) as u32);
-    let y = exponent * LN2_LOW + log_ratio((m - 1.0) / (m + 1.0));
-    let y = y + exponent * LN2_HIGH;
+    let y = fma(exponent, LN2_LOW, log_ratio((m - 1.0) / (m + 1.0)));
+    let y = fma(exponent, LN2_HIGH, y);
     let y = choose(x < f32::INFINITY, y, x);
     let y = choose(x == 0.0, f32::NEG_INFINITY, y);
     choose(x < 0.0, f32::NAN, y)
@@ -83,14 +99,17 @@ pub fn log(x: f32) -> f32 {
 /// `1 / (1 + e^-x)`.
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
+    // The upper bound is where 2^n is infinite and the result 0.
+    1.0 / exp_normal((-x).clamp(LOWEST, 89.0), 1.0, 1.0)
 }
 
 /// The hyperbolic tangent.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     let m = x.abs();
-    let e = expm1(2.0 * choose(m > 10.0, 10.0, m));
+    let (n, r) = reduced(2.0 * choose(m > 10.0, 10.0, m));
+    let scale = pow2(n);
+    let e = fma(expm1_reduced(r), scale, scale - 1.0);
     (e / (e + 2.0)).copysign(x)
 }
 

@@ -1,6 +1,6 @@
 //! Functions of one number for the CPU, each written once.
 //!
-//! Those of `f32` have no branches and call nothing, so that loops over them become vector code; [`wide()`] compiles
+//! Those of `f32` have no branches and call nothing on CPUs with FMA, so that loops over them become vector code; [`wide()`] compiles
 //! such a loop for the vectors of the CPU that runs it. Errors are a few units in the last place.
 
 mod erf;
@@ -25,6 +25,22 @@ pub fn by_f64(f: impl Fn(f64) -> f64) -> impl Fn(f32) -> f32 {
 #[inline(always)]
 fn choose(condition: bool, yes: f32, no: f32) -> f32 {
     if condition { yes } else { no }
+}
+
+/// `a * b + c`, rounded once: one instruction of AVX2's CPUs and NEON's, a call on CPUs without it.
+#[inline(always)]
+fn fma(a: f32, b: f32, c: f32) -> f32 {
+    a.mul_add(b, c)
+}
+
+/// The polynomial of `x` whose coefficients are `c`, the constant first.
+#[inline(always)]
+fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
+    let mut sum = c[N - 1];
+    for i in (0..N - 1).rev() {
+        sum = fma(sum, x, c[i]);
+    }
+    sum
 }
 
 #[cfg(test)]

@@ -3,18 +3,23 @@
 //! The padded input is kept as rows of one pitch, so that a tap reads neighbours for neighbouring outputs. Where
 //! the window moves by two columns, a row is kept as its even elements and then its odd ones.
 
+mod flat;
+
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 use pulp::{Simd, WithSimd};
 
+use self::flat::Flat;
 use super::Activation;
-use super::linalg::tile::clamp;
+use super::linalg::tile::{clamp, lanes};
 use super::window::WindowAxis;
 use crate::simd::arch;
 
 /// Rows of the output that are summed side by side.
 const ROWS: usize = 4;
+/// Rows of the input under them, of the largest window that has a loop of its own.
+const LINES: usize = ROWS + 4;
 /// The longest vector.
 const LANES: usize = 16;
 
@@ -79,10 +84,14 @@ pub(crate) struct Planes {
     lead: usize,
     /// For every tap the element that the first output reads, from the padded plane's first one on.
     offsets: Vec<usize>,
+    /// The largest of them.
+    reach: usize,
     /// Whether the input needs no padding, and lies as the padded plane does.
     whole: bool,
-    /// Whether the window has 3 by 3 neighbouring elements and moves by one row and column.
-    three: bool,
+    /// Whether the window has as many rows as columns, of neighbouring elements, and moves by one row and column.
+    square: bool,
+    /// Where rows are shorter than vectors.
+    flat: Option<Flat>,
 }
 
 impl Planes {
@@ -108,10 +117,12 @@ impl Planes {
             let across = t % w.kernel * w.dilation;
             t / w.kernel * h.dilation * pitch + across % w.stride * part + across / w.stride
         };
-        let offsets = (0..h.kernel * w.kernel).map(place).collect();
+        let offsets: Vec<usize> = (0..h.kernel * w.kernel).map(place).collect();
+        let reach = offsets.iter().copied().max()?;
         let lead = usize::try_from(w.pads[0]).unwrap_or(0).div_ceil(w.stride).wrapping_neg() % LANES;
-        let three = [h, w].iter().all(|a| a.kernel == 3 && a.stride == 1 && a.dilation == 1);
-        Some(Planes { h, w, rows, pitch, part, lead, offsets, whole, three })
+        let square = h.kernel == w.kernel && [h, w].iter().all(|a| a.stride == 1 && a.dilation == 1);
+        let flat = Flat::new(h, w, lanes());
+        Some(Planes { h, w, rows, pitch, part, lead, offsets, reach, whole, square, flat })
     }
 
     /// Computes the planes of `y`; `of` gives the input from the plane of each on, the taps and the kind.
@@ -121,7 +132,7 @@ impl Planes {
         activation: &Activation,
         y: &mut [f32],
     ) {
-        let len = self.len();
+        let len = self.flat.as_ref().map_or_else(|| self.len(), Flat::len);
         let mut scratch = SCRATCH.take();
         if scratch.len() < len + LANES {
             scratch.resize(len + LANES, 0.0);
@@ -229,6 +240,14 @@ impl<'a, G: Gather, F: Fn(usize) -> (&'a [f32], &'a [f32], G)> WithSimd for Run<
         let (plane, bounds) = (h.output * w.output, self.activation.bounds());
         for i in 0..self.y.len() / plane {
             let (x, taps, kind) = (self.of)(i);
+            if let Some(flat) = &self.planes.flat {
+                let y = &mut self.y[i * plane..];
+                flat.run(simd, (x, taps, kind), bounds, self.padded, y);
+                if bounds.is_none() {
+                    self.activation.apply(&mut y[..plane]);
+                }
+                continue;
+            }
             let in_place = self.planes.whole && x.len() >= self.planes.len();
             if !in_place {
                 self.planes.fill(simd, G::PADDING, x, self.padded);
@@ -236,17 +255,14 @@ impl<'a, G: Gather, F: Fn(usize) -> (&'a [f32], &'a [f32], G)> WithSimd for Run<
             let y = &mut self.y[i * plane..];
             let padded = if in_place { x } else { &*self.padded };
             let rows = Rows { of: self.planes, padded, taps, first: kind.first(), bounds };
-            let three = <&[f32; 9]>::try_from(taps).ok().filter(|_| self.planes.three);
-            if let Some(taps) = three.filter(|_| h.output >= ROWS) {
-                if w.output > S::F32_LANES {
-                    rows.three::<S, G, 2>(simd, taps, y);
-                } else {
-                    rows.three::<S, G, 1>(simd, taps, y);
-                }
-            } else if h.output >= ROWS {
-                rows.any::<S, G, ROWS>(simd, y);
-            } else {
-                rows.any::<S, G, 1>(simd, y);
+            let wide = w.output > S::F32_LANES;
+            match h.kernel {
+                _ if h.output < ROWS => rows.any::<S, G, 1>(simd, y),
+                3 if self.planes.square && wide => rows.square::<S, G, 3, 2>(simd, y),
+                3 if self.planes.square => rows.square::<S, G, 3, 1>(simd, y),
+                5 if self.planes.square && wide => rows.square::<S, G, 5, 2>(simd, y),
+                5 if self.planes.square => rows.square::<S, G, 5, 1>(simd, y),
+                _ => rows.any::<S, G, ROWS>(simd, y),
             }
             if bounds.is_none() {
                 self.activation.apply(&mut y[..plane]);
@@ -265,25 +281,22 @@ struct Rows<'p> {
 }
 
 impl Rows<'_> {
-    /// Windows of 3 by 3 neighbours, of which every row of the input is loaded once for `ROWS` rows of the output;
+    /// Windows of `K` by `K` neighbours, of which every row of the input is loaded once for `ROWS` rows of the output;
     /// `V` vectors at a time.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
-    fn three<S: Simd, G: Gather, const V: usize>(&self, simd: S, taps: &[f32; 9], y: &mut [f32]) {
+    fn square<S: Simd, G: Gather, const K: usize, const V: usize>(&self, simd: S, y: &mut [f32]) {
         let (rows, width, pitch) = (self.of.h.output, self.of.w.output, self.of.pitch);
-        let mut nine = [simd.splat_f32s(0.0); 9];
-        for i in 0..9 {
-            nine[i] = simd.splat_f32s(taps[i]);
-        }
+        let taps = &self.taps[..K * K];
         let first = simd.splat_f32s(self.first);
         let tiles = width.div_ceil(V * S::F32_LANES);
-        let span = tiles * V * S::F32_LANES + 2;
+        let span = tiles * V * S::F32_LANES + K - 1;
         for group in 0..rows.div_ceil(ROWS) {
             // The last rows are computed twice where they are less.
             let row = (group * ROWS).min(rows - ROWS);
             let padded = &self.padded[self.of.lead + row * pitch..];
-            let mut lines: [&[f32]; ROWS + 2] = [&[]; ROWS + 2];
-            for i in 0..ROWS + 2 {
+            let mut lines: [&[f32]; LINES] = [&[]; LINES];
+            for i in 0..ROWS + K - 1 {
                 lines[i] = &padded[i * pitch..][..span];
             }
             let y = &mut y[row * width..];
@@ -291,15 +304,22 @@ impl Rows<'_> {
             for at in (0..tiles).rev() {
                 let at = at * V * S::F32_LANES;
                 let mut sums = [[first; V]; ROWS];
-                for line in 0..ROWS + 2 {
-                    let x = &lines[line][at..at + V * S::F32_LANES + 2];
-                    for kw in 0..3 {
-                        let (x, _) = S::as_simd_f32s(&x[kw..][..V * S::F32_LANES]);
-                        for kh in 0..3 {
+                let mut x: [&[f32]; LINES] = [&[]; LINES];
+                for i in 0..ROWS + K - 1 {
+                    x[i] = &lines[i][at..at + V * S::F32_LANES + K - 1];
+                }
+                for kw in 0..K {
+                    let mut column = [first; K];
+                    for kh in 0..K {
+                        column[kh] = simd.splat_f32s(taps[kh * K + kw]);
+                    }
+                    for line in 0..ROWS + K - 1 {
+                        let (x, _) = S::as_simd_f32s(&x[line][kw..][..V * S::F32_LANES]);
+                        for kh in 0..K {
                             if line >= kh && line < ROWS + kh {
                                 for j in 0..V {
                                     let sum = &mut sums[line - kh][j];
-                                    *sum = G::step(simd, nine[kh * 3 + kw], x[j], *sum);
+                                    *sum = G::step(simd, column[kh], x[j], *sum);
                                 }
                             }
                         }
@@ -343,10 +363,15 @@ impl Rows<'_> {
             for at in (0..width.div_ceil(S::F32_LANES)).rev() {
                 let at = at * S::F32_LANES;
                 let mut sums = [first; R];
+                // Of one length, so that one check of a tap's place serves all.
+                let mut lines: [&[f32]; R] = [&[]; R];
+                for i in 0..R {
+                    lines[i] = &padded[i * step + at..][..self.of.reach + S::F32_LANES];
+                }
                 for (&offset, &tap) in self.of.offsets.iter().zip(self.taps) {
                     let tap = simd.splat_f32s(tap);
                     for i in 0..R {
-                        let (x, _) = S::as_simd_f32s(&padded[offset + i * step + at..][..S::F32_LANES]);
+                        let (x, _) = S::as_simd_f32s(&lines[i][offset..][..S::F32_LANES]);
                         sums[i] = G::step(simd, tap, x[0], sums[i]);
                     }
                 }
@@ -398,12 +423,14 @@ mod tests {
     proptest! {
         #[test]
         fn planes_compute_the_definition(
-            h in axis(1..12, 1..4), w in axis(1..80, 1..3), planes in 1usize..4, like_three in any::<bool>(),
+            h in axis(1..12, 1..4), w in prop_oneof![axis(1..80, 1..3), axis(1..15, 1..3)],
+            planes in 1usize..4, square in 0usize..3,
         ) {
             let (mut h, mut w) = (h, w);
-            if like_three {
+            if square > 0 {
+                let (kernel, pads) = (2 * square + 1, [square as i64; 2]);
                 for a in [&mut h, &mut w] {
-                    *a = WindowAxis { output: a.input, kernel: 3, stride: 1, dilation: 1, pads: [1, 1], ..*a };
+                    *a = WindowAxis { output: a.input, kernel, stride: 1, dilation: 1, pads, ..*a };
                 }
             }
             let Some(of) = Planes::new(&[WindowAxis::UNIT, h, w]) else { return Ok(()) };
