@@ -16,9 +16,10 @@
 #define AT_LINE 0u          // rust: the line of logits
 #define AT_FLAGS 1u         // rust: the sum of flags
 #define AT_TEMPERATURE 2u   // rust: what divides logits, above 0, as a float
-#define AT_PENALTY 3u       // rust: the repetition penalty, as a float
+#define AT_PENALTY 3u       // rust: the repetition penalty, as a float: factor of logits below 0
 #define AT_COUNT 4u         // rust: candidates that are wanted at least; 0 where the distance decides
 #define AT_DISTANCE 5u      // rust: how far below the largest logit candidates are, as a float; below 0 there are none
+#define AT_RECIPROCAL 6u    // rust: 1 over the penalty, as a float: factor of logits above 0
 
 #define IS_PENALIZED 0x1u   // rust: flag: tokens that were marked as seen are less likely
 #define IS_HELD 0x2u        // rust: flag: tokens that are not marked as allowed are impossible
@@ -51,11 +52,17 @@ bool is_marked(uint row, uint token)
     return (marks[row * p.words + token / 32u] >> (token % 32u) & 1u) != 0u;
 }
 
-float logit(uint sequence, uint line, uint flags, float penalty, uint token)
+// Factors of the logits of seen tokens: of those above 0, and of the others.
+vec2 penalties_of(uint sequence)
+{
+    return uintBitsToFloat(uvec2(setting(sequence, AT_RECIPROCAL), setting(sequence, AT_PENALTY)));
+}
+
+float logit(uint sequence, uint line, uint flags, vec2 penalties, uint token)
 {
     float v = float(x[line * p.vocabulary + token]);
     if ((flags & IS_PENALIZED) != 0u && is_marked(2u * sequence, token)) {
-        v = v > 0.0 ? v / penalty : v * penalty;
+        v *= v > 0.0 ? penalties.x : penalties.y;
     }
     if ((flags & IS_HELD) != 0u && !is_marked(2u * sequence + 1u, token)) {
         v = NEVER;

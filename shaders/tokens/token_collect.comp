@@ -76,10 +76,10 @@ void main()
         results[first + 1u] = bound;
     }
     uint flags = setting(sequence, AT_FLAGS);
-    float penalty = uintBitsToFloat(setting(sequence, AT_PENALTY));
+    vec2 penalties = penalties_of(sequence);
     uint tokens = first + HEAD + p.parts * PART_WORDS;
     for (uint token = part * PART + lane; token < min((part + 1u) * PART, p.vocabulary); token += LANES) {
-        float v = logit(sequence, line, flags, penalty, token);
+        float v = logit(sequence, line, flags, penalties, token);
         if (key(v) >= bound && v > NEVER) {
             uint at = atomicAdd(results[first], 1u);
             if (at < CANDIDATES) {

@@ -36,7 +36,7 @@ void main()
         return;
     }
     uint flags = setting(sequence, AT_FLAGS);
-    float penalty = uintBitsToFloat(setting(sequence, AT_PENALTY));
+    vec2 penalties = penalties_of(sequence);
     float temperature = uintBitsToFloat(setting(sequence, AT_TEMPERATURE));
     if (lane == 0u) {
         odd = 0u;
@@ -47,7 +47,7 @@ void main()
     uint place = 0xffffffffu;
     for (uint i = 0u; i < EACH; ++i) {
         uint token = part * PART + i * LANES + lane;
-        own[i] = token < p.vocabulary ? logit(sequence, line, flags, penalty, token) : NEVER;
+        own[i] = token < p.vocabulary ? logit(sequence, line, flags, penalties, token) : NEVER;
         if (is_nan(own[i])) {
             odd = 1u;
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::error::GenerateError;
 use super::scan::Request;
-use crate::ops::tokens::logits::{NotANumber, at_least, bound_of, most_likely, sum_of_weights};
+use crate::ops::tokens::logits::{NotANumber, at_least, bound_of, most_likely, penalized, sum_of_weights};
 use crate::ops::tokens::{Candidates, Found, MOST_COUNT, Wanted};
 
 /// How the next token is chosen. The settings apply in the order of the fields.
@@ -221,7 +221,7 @@ impl Sampler {
         if penalty != 1.0 {
             for &token in &self.seen {
                 if let Some(v) = logits.get_mut(token as usize) {
-                    *v = if *v > 0.0 { *v / penalty } else { *v * penalty };
+                    *v = penalized(*v, penalty);
                 }
             }
         }

@@ -19,6 +19,12 @@ fn vectors(logits: &[f32], fill: f32) -> impl Iterator<Item = [f32; LANES]> {
     whole.iter().copied().chain((!rest.is_empty()).then_some(last))
 }
 
+/// The logit of a token that was seen before. By the reciprocal of the penalty, because not every device rounds
+/// quotients to the nearest number.
+pub(crate) fn penalized(v: f32, penalty: f32) -> f32 {
+    if v > 0.0 { v * penalty.recip() } else { v * penalty }
+}
+
 /// The first of the largest logits, unless one is NaN; `None` where there are none.
 pub(crate) fn most_likely(logits: &[f32]) -> Option<Result<(u32, f32), NotANumber>> {
     let mut best: Option<(usize, f32)> = None;

@@ -6,7 +6,7 @@ mod tests;
 
 use half::f16;
 
-use self::logits::{NotANumber, at_least, bound_of, most_likely, sum_of_weights};
+use self::logits::{NotANumber, at_least, bound_of, most_likely, penalized, sum_of_weights};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::token as layout;
@@ -73,6 +73,7 @@ impl Wanted {
             u32::from(is_penalized) * layout::IS_PENALIZED + u32::from(self.is_held) * layout::IS_HELD;
         words[layout::AT_TEMPERATURE] = self.temperature.to_bits();
         words[layout::AT_PENALTY] = self.penalty.to_bits();
+        words[layout::AT_RECIPROCAL] = self.penalty.recip().to_bits();
         words[layout::AT_COUNT] = count;
         words[layout::AT_DISTANCE] = distance.to_bits();
         words
@@ -211,7 +212,7 @@ impl TokenCandidates {
                 |marks: &[u32], at: usize| marks.get(at / 32).is_some_and(|w| w >> (at % 32) & 1 == 1);
             if wanted.penalty != 1.0 {
                 let seen = line.iter_mut().enumerate().filter(|(at, _)| is_marked(seen, *at));
-                seen.for_each(|(_, v)| *v = if *v > 0.0 { *v / wanted.penalty } else { *v * wanted.penalty });
+                seen.for_each(|(_, v)| *v = penalized(*v, wanted.penalty));
             }
             if wanted.is_held {
                 let others = line.iter_mut().enumerate().filter(|(at, _)| !is_marked(allowed, *at));

@@ -49,7 +49,7 @@ impl Case {
         let mut line: Vec<f32> = self.logits[wanted.line].iter().map(|v| round(*v)).collect();
         for &token in &self.seen {
             let v = line[token];
-            line[token] = if v > 0.0 { v / wanted.penalty } else { v * wanted.penalty };
+            line[token] = if v > 0.0 { v * (1.0 / wanted.penalty) } else { v * wanted.penalty };
         }
         if wanted.is_held {
             let others = line.iter_mut().enumerate().filter(|(token, _)| !self.allowed.contains(token));
