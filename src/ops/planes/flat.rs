@@ -8,8 +8,9 @@ use pulp::Simd;
 
 use super::{Gather, LANES, WindowAxis, keep};
 
-/// Vectors that are summed side by side.
+/// Vectors that are summed side by side, and one more where that leaves none.
 const VECTORS: usize = 4;
+const ONE_MORE: usize = VECTORS + 1;
 
 /// Where the elements of the input lie in the scratch memory.
 pub(super) struct Flat {
@@ -60,12 +61,12 @@ impl Flat {
     }
 
     fn copied(&self) -> usize {
-        self.h.stride * self.w.stride * self.lines * self.pitch + (VECTORS + 2) * LANES
+        self.h.stride * self.w.stride * self.lines * self.pitch + (ONE_MORE + 1) * LANES
     }
 
     /// Places with those of whole vectors.
     fn places(&self) -> usize {
-        (self.h.output * self.pitch).next_multiple_of(LANES) + (VECTORS + 2) * LANES
+        (self.h.output * self.pitch).next_multiple_of(LANES) + (ONE_MORE + 1) * LANES
     }
 
     /// Copies the plane that `x` begins with. What a vector has beyond a row is overwritten by the next one.
@@ -116,7 +117,9 @@ impl Flat {
         while done < vectors {
             let at = done * S::F32_LANES;
             done += match vectors - done {
-                5 => self.sums::<S, G, 5>(simd, taps, kind, bounds, &copy[at..], &mut places[at..]),
+                ONE_MORE => {
+                    self.sums::<S, G, ONE_MORE>(simd, taps, kind, bounds, &copy[at..], &mut places[at..])
+                }
                 _ => self.sums::<S, G, VECTORS>(simd, taps, kind, bounds, &copy[at..], &mut places[at..]),
             };
         }

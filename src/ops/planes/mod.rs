@@ -240,29 +240,25 @@ impl<'a, G: Gather, F: Fn(usize) -> (&'a [f32], &'a [f32], G)> WithSimd for Run<
         let (plane, bounds) = (h.output * w.output, self.activation.bounds());
         for i in 0..self.y.len() / plane {
             let (x, taps, kind) = (self.of)(i);
-            if let Some(flat) = &self.planes.flat {
-                let y = &mut self.y[i * plane..];
-                flat.run(simd, (x, taps, kind), bounds, self.padded, y);
-                if bounds.is_none() {
-                    self.activation.apply(&mut y[..plane]);
-                }
-                continue;
-            }
-            let in_place = self.planes.whole && x.len() >= self.planes.len();
-            if !in_place {
-                self.planes.fill(simd, G::PADDING, x, self.padded);
-            }
             let y = &mut self.y[i * plane..];
-            let padded = if in_place { x } else { &*self.padded };
-            let rows = Rows { of: self.planes, padded, taps, first: kind.first(), bounds };
-            let wide = w.output > S::F32_LANES;
-            match h.kernel {
-                _ if h.output < ROWS => rows.any::<S, G, 1>(simd, y),
-                3 if self.planes.square && wide => rows.square::<S, G, 3, 2>(simd, y),
-                3 if self.planes.square => rows.square::<S, G, 3, 1>(simd, y),
-                5 if self.planes.square && wide => rows.square::<S, G, 5, 2>(simd, y),
-                5 if self.planes.square => rows.square::<S, G, 5, 1>(simd, y),
-                _ => rows.any::<S, G, ROWS>(simd, y),
+            if let Some(flat) = &self.planes.flat {
+                flat.run(simd, (x, taps, kind), bounds, self.padded, y);
+            } else {
+                let in_place = self.planes.whole && x.len() >= self.planes.len();
+                if !in_place {
+                    self.planes.fill(simd, G::PADDING, x, self.padded);
+                }
+                let padded = if in_place { x } else { &*self.padded };
+                let rows = Rows { of: self.planes, padded, taps, first: kind.first(), bounds };
+                let (square, wide) = (self.planes.square, w.output > S::F32_LANES);
+                match (h.kernel, wide) {
+                    _ if h.output < ROWS => rows.any::<S, G, 1>(simd, y),
+                    (3, true) if square => rows.square::<S, G, 3, 2>(simd, y),
+                    (3, false) if square => rows.square::<S, G, 3, 1>(simd, y),
+                    (5, true) if square => rows.square::<S, G, 5, 2>(simd, y),
+                    (5, false) if square => rows.square::<S, G, 5, 1>(simd, y),
+                    _ => rows.any::<S, G, ROWS>(simd, y),
+                }
             }
             if bounds.is_none() {
                 self.activation.apply(&mut y[..plane]);
