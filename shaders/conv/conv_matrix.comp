@@ -23,6 +23,8 @@ layout(set = 0, binding = 1, std430) readonly buffer W { uvec2 w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
 #include "parts.glsl"
+#define SUMMAND 5
+#include "summand.glsl"
 
 #ifdef SMALL
 const uint ROWS = 32u;  // rust SMALL_ROWS: channels of a small tile
@@ -144,8 +146,9 @@ void leave(uint slice, uint first, uint channel, uint element, uint plane)
             if (PLAIN == 0u) {
                 at = n / (p.ow * p.oh) * p.yd + n / p.ow % p.oh * p.yh + n % p.ow * p.yw;
             }
-            float v = activate(sum_at(first, q / 16u, q % 16u) + b, ACTIVATION, p.act_a, p.act_b);
-            y[p.y_first + (image * p.groups * p.oc + to) * p.yc + at] = float16_t(v);
+            at += p.y_first + (image * p.groups * p.oc + to) * p.yc;
+            float v = plus_summand(sum_at(first, q / 16u, q % 16u) + b, at);
+            y[at] = float16_t(activate(v, ACTIVATION, p.act_a, p.act_b));
         }
     }
 }

@@ -22,6 +22,8 @@ layout(set = 0, binding = 0, std430) readonly buffer X { float16_t x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { uvec2 w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
+#define SUMMAND 4
+#include "summand.glsl"
 
 #if CHANNELS == 64
 const uint LINES = 8u;   // rust: rows of elements of a tile of 64 channels
@@ -134,11 +136,10 @@ void leave(uint first, uint channel, uint line, uint element)
         uint n = element + q % 16u;
         if (c < p.oc && n < p.ow && line < p.oh) {
             uint to = group * p.oc + c;
-            uint at = line * p.ow + n;
-            float v = sum_at(first, q / 16u, q % 16u);
+            uint at = p.y_first + (image * p.groups * p.oc + to) * p.yc + line * p.ow + n;
             float b = BIASED != 0u ? float(bias[to]) : 0.0;
-            y[p.y_first + (image * p.groups * p.oc + to) * p.yc + at] =
-                float16_t(activate(v + b, ACTIVATION, p.act_a, p.act_b));
+            float v = plus_summand(sum_at(first, q / 16u, q % 16u) + b, at);
+            y[at] = float16_t(activate(v, ACTIVATION, p.act_a, p.act_b));
         }
     }
 }

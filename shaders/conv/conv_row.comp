@@ -48,6 +48,8 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 #else
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
+#define SUMMAND 4
+#include "summand.glsl"
 
 layout(push_constant) uniform Params
 {
@@ -228,14 +230,16 @@ void main()
                     if (ow + j < p.ow) {
                         vec4 v = vec4(sums[2u * j + half_tile][k], sums[2u * j + 2u + half_tile][k],
                                       sums[2u * j + 4u + half_tile][k], sums[2u * j + 6u + half_tile][k]);
-                        y[(at + c * p.yc + j) / 4u] = VEC(activate4(v + b, ACTIVATION, p.act_a, p.act_b));
+                        uint to = (at + c * p.yc + j) / 4u;
+                        y[to] = VEC(activate4(plus_summand(v + b, to), ACTIVATION, p.act_a, p.act_b));
                     }
                 }
 #else
                 [[unroll]] for (uint j = 0u; j < PX; ++j) {
                     if (ow + j < p.ow) {
-                        float v = sums[2u * j + half_tile][k] + b;
-                        y[at + c * p.yc + j * p.yw] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
+                        uint to = at + c * p.yc + j * p.yw;
+                        float v = plus_summand(sums[2u * j + half_tile][k] + b, to);
+                        y[to] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
                     }
                 }
 #endif

@@ -32,6 +32,8 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
 #include "parts.glsl"
+#define SUMMAND 5
+#include "summand.glsl"
 
 #include "slices.glsl"
 
@@ -139,14 +141,15 @@ void main()
             uint base = p.y_first + (image * p.groups * p.oc + channel) * p.yc;
 #ifdef OUT4
             if (at.y < plane) {
-                y[(base + at.y) / 4u] = VEC(activate4(sums[i] + b, ACTIVATION, p.act_a, p.act_b));
+                uint to = (base + at.y) / 4u;
+                y[to] = VEC(activate4(plus_summand(sums[i] + b, to), ACTIVATION, p.act_a, p.act_b));
             }
 #else
             [[unroll]] for (uint j = 0u; j < 4u; ++j) {
                 uint e = at.y + j;
                 if (e < plane) {
-                    uint to = e / (p.ow * p.oh) * p.yd + e / p.ow % p.oh * p.yh + e % p.ow * p.yw;
-                    y[base + to] = T(activate(sums[i][j] + b, ACTIVATION, p.act_a, p.act_b));
+                    uint to = base + e / (p.ow * p.oh) * p.yd + e / p.ow % p.oh * p.yh + e % p.ow * p.yw;
+                    y[to] = T(activate(plus_summand(sums[i][j] + b, to), ACTIVATION, p.act_a, p.act_b));
                 }
             }
 #endif

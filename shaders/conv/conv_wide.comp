@@ -27,6 +27,8 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
 #include "parts.glsl"
+#define SUMMAND 5
+#include "summand.glsl"
 
 const uint TILE = 128u;  // rust: channels and elements of a tile
 const uint DEPTH = 8u;   // rust: input channels that a step sums
@@ -151,15 +153,17 @@ void main()
                 uint e = first_element + 64u * j + 4u * tx;
 #ifdef OUT4
                 if (e < plane) {
-                    y[(base + e) / 4u] = VEC(activate4(sums[i][j] + b, ACTIVATION, p.act_a, p.act_b));
+                    uint at = (base + e) / 4u;
+                    y[at] = VEC(activate4(plus_summand(sums[i][j] + b, at), ACTIVATION, p.act_a, p.act_b));
                 }
 #else
                 [[unroll]] for (uint q = 0u; q < 4u; ++q) {
                     if (e + q < plane) {
                         uint n = e + q;
-                        uint at = n / (p.ow * p.oh) * p.yd + n / p.ow % p.oh * p.yh + n % p.ow * p.yw;
-                        float v = activate(sums[i][j][q] + b, ACTIVATION, p.act_a, p.act_b);
-                        y[base + (PLAIN != 0u ? n : at)] = T(v);
+                        uint strided = n / (p.ow * p.oh) * p.yd + n / p.ow % p.oh * p.yh + n % p.ow * p.yw;
+                        uint at = base + (PLAIN != 0u ? n : strided);
+                        float v = plus_summand(sums[i][j][q] + b, at);
+                        y[at] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
                     }
                 }
 #endif

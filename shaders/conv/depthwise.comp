@@ -49,6 +49,8 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 #else
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
+#define SUMMAND 4
+#include "summand.glsl"
 
 layout(push_constant) uniform Params
 {
@@ -161,13 +163,15 @@ void main()
                 if (ow + j < p.ow) {
                     vec4 v = vec4(sums[o * PX + j], sums[o * PX + j + 1u], sums[o * PX + j + 2u],
                                   sums[o * PX + j + 3u]);
-                    y[(at + j) / 4u] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
+                    uint to = (at + j) / 4u;
+                    y[to] = VEC(activate4(plus_summand(v, to), ACTIVATION, p.act_a, p.act_b));
                 }
             }
 #else
             [[unroll]] for (uint j = 0u; j < PX; ++j) {
                 if (ow + j < p.ow) {
-                    y[at + j] = T(activate(sums[o * PX + j], ACTIVATION, p.act_a, p.act_b));
+                    float v = plus_summand(sums[o * PX + j], at + j);
+                    y[at + j] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
                 }
             }
 #endif

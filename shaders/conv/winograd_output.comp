@@ -17,6 +17,8 @@ SPEC(2, uint, ACTIVATION, 0u);
 layout(set = 0, binding = 0, std430) readonly buffer Src { float src[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Bias { T bias[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Y { T y[]; };
+#define SUMMAND 3
+#include "summand.glsl"
 
 layout(push_constant) uniform Params
 {
@@ -55,11 +57,11 @@ void main()
     uint to = ((tile / p.of_image * p.channels + channel) * p.oh + oy) * p.ow + ox;
     [[unroll]] for (uint v = 0u; v < 4u; ++v) {
         vec4 row = of_products(columns[0][v], columns[1][v], columns[2][v], columns[3][v], columns[4][v], columns[5][v]);
-        row = activate4(row + b, ACTIVATION, p.act_a, p.act_b);
         if (oy + v < p.oh) {
             [[unroll]] for (uint u = 0u; u < 4u; ++u) {
                 if (ox + u < p.ow) {
-                    y[to + v * p.ow + u] = T(row[u]);
+                    uint at = to + v * p.ow + u;
+                    y[at] = T(activate(plus_summand(row[u] + b, at), ACTIVATION, p.act_a, p.act_b));
                 }
             }
         }

@@ -28,6 +28,10 @@ layout(set = 0, binding = 2, std430) readonly buffer C { float16_t c[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { f16vec4 y[]; };
 #define PART vec4
 #include "parts.glsl"
+#define OUT4
+#define VEC f16vec4
+#define SUMMAND 5
+#include "summand.glsl"
 
 #if ROWS == 128
 const uint COLS = 128u;  // rust COLS_128: columns of a tile of 128 rows
@@ -166,8 +170,9 @@ void leave(uint slice, uint first, uint row, uint col, uint y_first)
         uint n = col + 4u * (q % 4u);
         if (r < p.m && n < p.n) {
             vec4 v = sums_at(first + q / 4u * LINE + q % 4u * (8u / EACH));
+            uint to = (y_first + r * p.n + n) / 4u;
             if (PARTS > 1u) {
-                part_sums[(y_first + r * p.n + n) / 4u] = v;
+                part_sums[to] = v;
                 continue;
             }
             v *= p.alpha;
@@ -175,7 +180,7 @@ void leave(uint slice, uint first, uint row, uint col, uint y_first)
                 uint from = r * p.c_row + n * p.c_col;
                 v += p.beta * vec4(c[from], c[from + p.c_col], c[from + 2u * p.c_col], c[from + 3u * p.c_col]);
             }
-            y[(y_first + r * p.n + n) / 4u] = f16vec4(activate4(v, ACTIVATION, p.act_a, p.act_b));
+            y[to] = f16vec4(activate4(plus_summand(v, to), ACTIVATION, p.act_a, p.act_b));
         }
     }
 }

@@ -43,6 +43,8 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 #else
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
+#define SUMMAND 4
+#include "summand.glsl"
 
 layout(push_constant) uniform Params
 {
@@ -159,7 +161,8 @@ void main()
                         uint from = (row + r) * p.c_row + n * p.c_col;
                         v += p.beta * vec4(c[from], c[from + p.c_col], c[from + 2u * p.c_col], c[from + 3u * p.c_col]);
                     }
-                    y[at / 4u + q] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
+                    uint to = at / 4u + q;
+                    y[to] = VEC(activate4(plus_summand(v, to), ACTIVATION, p.act_a, p.act_b));
                 }
 #else
                 [[unroll]] for (uint s = 0u; s < 4u; ++s) {
@@ -168,7 +171,8 @@ void main()
                         if (BIASED != 0u) {
                             e += p.beta * float(c[(row + r) * p.c_row + (n + s) * p.c_col]);
                         }
-                        y[at + 4u * q + s] = T(activate(e, ACTIVATION, p.act_a, p.act_b));
+                        uint to = at + 4u * q + s;
+                        y[to] = T(activate(plus_summand(e, to), ACTIVATION, p.act_a, p.act_b));
                     }
                 }
 #endif

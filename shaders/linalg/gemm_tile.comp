@@ -29,6 +29,8 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 #endif
 #include "parts.glsl"
+#define SUMMAND 5
+#include "summand.glsl"
 
 #include "slices.glsl"
 
@@ -114,7 +116,7 @@ void main()
                     v[j] += p.beta * float(c[r * p.c_row + (at.y + j) * p.c_col]);
                 }
             }
-            y[to] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
+            y[to] = VEC(activate4(plus_summand(v, to), ACTIVATION, p.act_a, p.act_b));
         }
 #else
         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
@@ -129,7 +131,7 @@ void main()
                 if (BIASED != 0u) {
                     v += p.beta * float(c[r * p.c_row + n * p.c_col]);
                 }
-                y[to] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
+                y[to] = T(activate(plus_summand(v, to), ACTIVATION, p.act_a, p.act_b));
             }
         }
 #endif

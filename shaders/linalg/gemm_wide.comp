@@ -24,6 +24,9 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 
 #define PART vec4
 #include "parts.glsl"
+#define OUT4
+#define SUMMAND 5
+#include "summand.glsl"
 
 const uint TILE = 128u;  // rust: rows and columns of a tile
 const uint DEPTH = 8u;   // rust: depth that a step sums
@@ -123,7 +126,7 @@ void main()
                     uint from = r * p.c_row + n * p.c_col;
                     v += p.beta * vec4(c[from], c[from + p.c_col], c[from + 2u * p.c_col], c[from + 3u * p.c_col]);
                 }
-                y[to] = VEC(activate4(v, ACTIVATION, p.act_a, p.act_b));
+                y[to] = VEC(activate4(plus_summand(v, to), ACTIVATION, p.act_a, p.act_b));
             }
         }
     }

@@ -15,6 +15,8 @@ SPEC(2, uint, ACTIVATION, 0u);
 layout(set = 0, binding = 0, std430) readonly buffer Sums { float sums[]; };
 layout(set = 0, binding = 1, std430) readonly buffer C { T c[]; };
 layout(set = 0, binding = 2, std430) writeonly buffer Y { T y[]; };
+#define SUMMAND 3
+#include "summand.glsl"
 
 layout(push_constant) uniform Params
 {
@@ -49,5 +51,5 @@ void main()
     if (BIASED != 0u) {
         v += p.beta * float(c[i / p.cols % p.rows * p.c_row + i % p.cols * p.c_col]);
     }
-    y[i] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
+    y[i] = T(activate(plus_summand(v, i), ACTIVATION, p.act_a, p.act_b));
 }

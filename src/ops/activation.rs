@@ -1,7 +1,61 @@
-//! Activations on the CPU.
+//! Activations on the CPU, and what is added before them.
 
 use super::real::{Real, as_f32s_mut, as_f64s_mut};
 use super::{Activation, Pointwise};
+use crate::simd::wide;
+
+/// What is done with the sums of an output: `activation(sums + summand)`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Epilogue<'a, T> {
+    pub(crate) activation: Activation,
+    /// Elements that lie as the output's do.
+    pub(crate) summand: Option<&'a [T]>,
+}
+
+impl<T> From<Activation> for Epilogue<'_, T> {
+    fn from(activation: Activation) -> Self {
+        Epilogue { activation, summand: None }
+    }
+}
+
+impl<'a, T: Real> Epilogue<'a, T> {
+    /// The bounds of the activation, where they are all that is done: cheap while sums are in registers.
+    #[inline(always)]
+    pub(crate) fn in_registers(&self) -> Option<[f32; 2]> {
+        self.activation.bounds().filter(|_| self.summand.is_none())
+    }
+
+    /// Does it with the sums in `y`, elements of the output from `at` on.
+    pub(crate) fn apply(&self, y: &mut [T], at: usize) {
+        let Some(summand) = self.summand.and_then(|all| all.get(at..)) else {
+            return self.activation.apply(y);
+        };
+        if let Some(bounds) = self.activation.bounds() {
+            let [low, high] = bounds.map(|bound| T::from_f64(bound.into()));
+            return wide(
+                #[inline(always)]
+                || {
+                    for (y, z) in y.iter_mut().zip(summand) {
+                        let sum = *y + *z;
+                        // A NaN stays one.
+                        let sum = if sum < low { low } else { sum };
+                        *y = if sum > high { high } else { sum };
+                    }
+                },
+            );
+        }
+        wide(
+            #[inline(always)]
+            || y.iter_mut().zip(summand).for_each(|(y, z)| *y += *z),
+        );
+        self.activation.apply(y);
+    }
+
+    /// The epilogue of the part of the output that begins at `at`.
+    pub(crate) fn part(&self, at: usize) -> Self {
+        Epilogue { summand: self.summand.and_then(|all| all.get(at..)), ..*self }
+    }
+}
 
 impl Activation {
     /// Applies it to every element.

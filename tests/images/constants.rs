@@ -95,7 +95,7 @@ fn a_constant_lies_in_an_image_on_every_device() {
         let w = g.input("x", DType::F32, [2, 3, 3, 3].map(Into::into));
         let c = g.constant("c", tensor(DType::F32, &[1, 3, 5, 7], 1));
         g.set_scope(c, scope);
-        let conv = Conv { window: window.clone(), group: 1, activation: Activation::None };
+        let conv = Conv { window: window.clone(), ..Conv::default() };
         let y = g.op(Arc::new(conv) as Arc<dyn Operator>, &[c, w]);
         let y = g.op(ops::unary(Function::Abs), &[y]);
         g.output("y", y);

@@ -141,6 +141,7 @@ impl Operator for HeadProduct {
             a: Source::input(cx, 0, s.m, s.k, false)?,
             b: Source::input(cx, 1, s.k, s.n, s.transposed)?,
             c: None,
+            summand: None,
             alpha: s.alpha,
             beta: 0.0,
             activation: Activation::None,

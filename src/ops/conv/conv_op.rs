@@ -14,12 +14,13 @@ use crate::ops::quant::QuantizedConv;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::{
-    Absorbed, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Quantized, Structure,
-    WindowAttrs, absorb,
+    Absorbed, AbsorbedInput, Activation, AttrReader, Cost, Elementwise, Lowering, OpCx, OpError, Operator,
+    Quantized, Structure, WindowAttrs, absorb,
 };
 use crate::shape::Shape;
 
-/// `activation(conv(X, W) + B)`. Inputs: X `[n, c, ...]`, W `[oc, c / group, ...]`, optionally B `[oc]`.
+/// `activation(conv(X, W) + B + Z)`. Inputs: X `[n, c, ...]`, W `[oc, c / group, ...]`, optionally B `[oc]`, and Z, of the
+/// output's shape, where [`Conv::summed`].
 #[derive(Clone, Debug)]
 pub struct Conv {
     /// Kernel, strides, dilations and padding.
@@ -28,17 +29,19 @@ pub struct Conv {
     pub group: usize,
     /// Applied to the output.
     pub activation: Activation,
+    /// Whether there is a Z.
+    pub summed: bool,
 }
 
 impl Default for Conv {
     fn default() -> Self {
-        Conv { window: WindowAttrs::default(), group: 1, activation: Activation::None }
+        Conv { window: WindowAttrs::default(), group: 1, activation: Activation::None, summed: false }
     }
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     let window = WindowAttrs { ceil_mode: false, ..WindowAttrs::read(attrs)? };
-    Ok(Arc::new(Conv { window, group: read_group(attrs)?, activation: Activation::None }))
+    Ok(Arc::new(Conv { window, group: read_group(attrs)?, ..Conv::default() }))
 }
 
 /// The attribute `group`, 1 or more.
@@ -82,6 +85,24 @@ impl Conv {
         Ok((ConvDims { batch: *batch, group, ic: *ic, oc, axes, transposed: false }, output))
     }
 
+    /// The same with what `next` adds to its output, where that has the output's shape.
+    fn with_residual(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
+        let is_sum = next.structure() == Some(Structure::Elementwise(Elementwise::Add));
+        let other = 1_usize.checked_sub(at)?;
+        let (own, sum) = (cx.output(0).ok()?, next_cx.output(0).ok()?);
+        let same = next_cx.input_count() == 2 && next_cx.input(other).ok()? == own && sum == own;
+        let plain = self.activation == Activation::None && self.resolve(cx).is_ok();
+        (is_sum && same && plain).then(|| Absorbed {
+            op: Arc::new(Conv { summed: true, ..self.clone() }),
+            inputs: vec![
+                AbsorbedInput::Own(0),
+                AbsorbedInput::Own(1),
+                if cx.has(2) { AbsorbedInput::Own(2) } else { AbsorbedInput::Absent },
+                AbsorbedInput::Next(other),
+            ],
+        })
+    }
+
     /// The convolution over three dimensions, and the shape of its output.
     ///
     /// # Errors
@@ -92,9 +113,9 @@ impl Conv {
     }
 }
 
-/// Checks the types of data, weights and bias.
-pub(super) fn check_types(cx: &OpCx) -> Result<crate::dtype::DType, OpError> {
-    cx.expect_counts(2..=3, 1..=1)?;
+/// Checks the types of data, weights and bias; a summand is checked by its caller.
+pub(super) fn check_types(cx: &OpCx, summed: bool) -> Result<crate::dtype::DType, OpError> {
+    cx.expect_counts(if summed { 4..=4 } else { 2..=3 }, 1..=1)?;
     let dtype = cx.dtype_of(0, FLOATS)?;
     cx.expect_dtype(1, dtype)?;
     if cx.has(2) {
@@ -109,7 +130,7 @@ impl Operator for Conv {
     }
 
     fn structure(&self) -> Option<Structure<'_>> {
-        (self.activation == Activation::None).then_some(Structure::Conv)
+        (self.activation == Activation::None && !self.summed).then_some(Structure::Conv)
     }
 
     fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
@@ -119,8 +140,12 @@ impl Operator for Conv {
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
-        let dtype = check_types(cx)?;
-        Ok(vec![TensorInfo::new(dtype, self.sizes(cx)?.1)])
+        let dtype = check_types(cx, self.summed)?;
+        let output = TensorInfo::new(dtype, self.sizes(cx)?.1);
+        if self.summed && cx.input(3)? != &output {
+            return Err(cx.shape_error(3, format!("{output}, as the output")));
+        }
+        Ok(vec![output])
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
@@ -128,9 +153,10 @@ impl Operator for Conv {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let (activation, many) = (self.activation, self.sizes(cx)?.0);
+        let (activation, summed, many) = (self.activation, self.summed, self.sizes(cx)?.0);
         match self.resolve(cx) {
-            Ok((dims, _)) => real_kernel("Conv", cx, direct::Run { dims, activation }),
+            Ok((dims, _)) => real_kernel("Conv", cx, direct::Run { dims, activation, summed }),
+            Err(error) if summed => Err(error),
             Err(_) => real_kernel("Conv", cx, many::Run { dims: many, activation }),
         }
     }
@@ -140,7 +166,11 @@ impl Operator for Conv {
         if cx.image(0).is_some() {
             return image::conv(cx, &dims, self.activation, lower);
         }
-        device::conv(cx, &dims, self.activation, lower)
+        device::conv(cx, &dims, (self.activation, self.summed), lower)
+    }
+
+    fn in_place(&self, _: &OpCx) -> Option<usize> {
+        self.summed.then_some(3)
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
@@ -149,12 +179,19 @@ impl Operator for Conv {
     }
 
     fn reads_image(&self, cx: &OpCx, input: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {
-        input == 0 && self.resolve(cx).is_ok_and(|(dims, _)| image::reads(cx, &dims, image, device))
+        input == 0
+            && !self.summed
+            && self.resolve(cx).is_ok_and(|(dims, _)| image::reads(cx, &dims, image, device))
     }
 
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
+        if self.summed {
+            // What scales or shifts the output would scale and shift the summand.
+            return absorb::with_activation(self, cx, next, next_cx);
+        }
         let with = |activation| Arc::new(Conv { activation, ..self.clone() }) as Arc<dyn Operator>;
         let own = (WeightLayout::Conv, self.activation);
         absorb::into_convolution(self, own, with, cx, (next, next_cx, at))
+            .or_else(|| self.with_residual(cx, next, next_cx, at))
     }
 }

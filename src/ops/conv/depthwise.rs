@@ -1,6 +1,7 @@
 //! Convolutions of one input channel per group: in vector registers ([`Planes`]), or direct loops over rows.
 
 use super::dims::ConvDims;
+use crate::ops::activation::Epilogue;
 use crate::ops::linalg::tile;
 use crate::ops::planes::{Planes, Sum};
 use crate::ops::real::Real;
@@ -14,7 +15,7 @@ const PART: usize = 200_000;
 /// Computes the whole output, which is not empty.
 pub(super) fn run<T: Real>(
     dims: &ConvDims,
-    activation: &Activation,
+    epilogue: &Epilogue<'_, T>,
     x: &[T],
     w: &[T],
     bias: Option<&[T]>,
@@ -32,12 +33,16 @@ pub(super) fn run<T: Real>(
             (i / channels * dims.group + oc / dims.oc, taps, bias.map_or(T::ZERO, |b| b[oc]))
         };
         let first = part * each;
-        if let (Some(planes), Some(x), Some(y)) = (&planes, as_f32s(x), as_f32s_mut(y)) {
+        if let (Some(planes), Some(x), Some(f32s)) = (&planes, as_f32s(x), as_f32s_mut(y)) {
             let of = |i: usize| {
                 let (plane, taps, bias) = of(first + i);
                 (&x[plane * in_plane..], as_f32s(taps).unwrap_or(&[]), Sum(bias.to_f64() as f32))
             };
-            return planes.run(of, activation, y);
+            if epilogue.summand.is_none() {
+                return planes.run(of, &epilogue.activation, f32s);
+            }
+            planes.run(of, &Activation::None, f32s);
+            return epilogue.apply(y, first * out_plane);
         }
         for (i, y) in y.chunks_mut(out_plane).enumerate() {
             let (from, taps, bias) = of(first + i);
@@ -46,7 +51,7 @@ pub(super) fn run<T: Real>(
                 #[inline(always)]
                 || plane(&dims.axes, x, taps, bias, y),
             );
-            activation.apply(y);
+            epilogue.apply(y, (first + i) * out_plane);
         }
     });
 }

@@ -69,6 +69,8 @@ struct Target<'c> {
     cx: &'c OpCx,
     activation: Activation,
     biased: bool,
+    /// Whether input 3 is added to the output.
+    summed: bool,
     dtype: DType,
 }
 
@@ -76,10 +78,10 @@ struct Target<'c> {
 pub(super) fn conv(
     cx: &OpCx,
     dims: &ConvDims,
-    activation: Activation,
+    (activation, summed): (Activation, bool),
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    let target = Target::new(cx, activation)?;
+    let target = Target { summed, ..Target::new(cx, activation)? };
     let [d, h, w] = dims.axes;
     let taps = [h.kernel * w.kernel, w.kernel, 1].map(|s| s as i64);
     let of_oc = (dims.ic * dims.taps()) as i64;
@@ -242,11 +244,24 @@ impl Reading {
 
 impl<'c> Target<'c> {
     fn new(cx: &'c OpCx, activation: Activation) -> Result<Self, OpError> {
-        Ok(Target { cx, activation, biased: cx.has(2), dtype: cx.dtype(0)? })
+        Ok(Target { cx, activation, biased: cx.has(2), summed: false, dtype: cx.dtype(0)? })
     }
 
     fn bias(&self) -> Operand {
         if self.biased { Operand::Input(2) } else { Operand::Unused }
+    }
+
+    /// The summand of the output, if there is one.
+    fn summand(&self) -> Option<Operand> {
+        self.summed.then_some(Operand::Input(3))
+    }
+
+    fn summand_arg(&self) -> Operand {
+        self.summand().unwrap_or(Operand::Unused)
+    }
+
+    fn summed_constant(&self) -> (u32, u32) {
+        (spec::summand::SUMMED, u32::from(self.summed))
     }
 
     fn emit(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
@@ -306,6 +321,7 @@ impl<'c> Target<'c> {
             (spec::conv_row::ACTIVATION, code),
             (spec::conv_row::STEPS, steps as u32),
             (spec::conv_row::PLAIN, u32::from(plain)),
+            self.summed_constant(),
         ];
         let n =
             w.output.div_ceil(read.px) * h.output * d.output * c.oc.div_ceil(ROW_TILE) * c.groups * c.batch;
@@ -327,7 +343,7 @@ impl<'c> Target<'c> {
             act_b,
         };
         let groups = grid_1d(n as u64, local, lower.device().limits.max_groups[0]);
-        let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
+        let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0), self.summand_arg()];
         lower.dispatch(kernel, &spec, &args, &params, groups)?;
         writes_quads(lower, whole, self.dtype);
         Ok(())
@@ -351,6 +367,7 @@ impl<'c> Target<'c> {
             (spec::conv_tile::POINTWISE, u32::from(c.is_pointwise())),
             (spec::conv_tile::BIASED, u32::from(self.biased)),
             (spec::conv_tile::ACTIVATION, code),
+            self.summed_constant(),
         ];
         let depth = if tile == TILE { DEPTH } else { SMALL_DEPTH };
         let steps = (c.ic * c.axes.iter().map(|a| a.kernel).product::<usize>()).div_ceil(depth);
@@ -370,6 +387,7 @@ impl<'c> Target<'c> {
             parts,
             sizes: [c.batch, c.groups * c.oc, plane],
             c: self.biased.then(|| (self.bias(), [1, 0])),
+            summand: self.summand(),
             alpha: 1.0,
             beta: 1.0,
             activation: self.activation,
@@ -383,7 +401,7 @@ impl<'c> Target<'c> {
         }
         let y = if parts > 1 { Operand::Unused } else { Operand::Output(0) };
         let groups = [across, down, batch * parts].map(|g| g as u32);
-        let args = [Operand::Input(0), weights, self.bias(), y, scratch];
+        let args = [Operand::Input(0), weights, self.bias(), y, scratch, self.summand_arg()];
         lower.dispatch(kernel, &spec, &args, &params, groups)?;
         sums.map_or(Ok(()), |sums| sums.add(scratch, lower))
     }
@@ -480,6 +498,7 @@ fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result
         (spec::depthwise::SHIFT, shift),
         (spec::depthwise::BIASED, u32::from(target.biased)),
         (spec::depthwise::ACTIVATION, code),
+        target.summed_constant(),
     ];
     let n = w.output.div_ceil(px) * h.output.div_ceil(rows) * channels * c.batch;
     let numbers = AxisNumbers::new([h, w])?;
@@ -494,7 +513,7 @@ fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result
         act_b,
     };
     let groups = grid_1d(n as u64, local, lower.device().limits.max_groups[0]);
-    let args = [Operand::Input(0), weights, target.bias(), Operand::Output(0)];
+    let args = [Operand::Input(0), weights, target.bias(), Operand::Output(0), target.summand_arg()];
     lower.dispatch(kernel, &spec, &args, &params, groups)?;
     writes_quads(lower, out4, target.dtype);
     Ok(true)
@@ -573,7 +592,8 @@ mod tests {
 
         #[test]
         fn conv_is_the_same() {
-            let conv = |window: WindowAttrs, group: usize| Conv { window, group, activation: RELU };
+            let conv =
+                |window: WindowAttrs, group: usize| Conv { window, group, activation: RELU, summed: false };
             let same = window(&[], &[], &[1, 1, 1, 1]);
             // Rows of whole texels, then odd ones, then more channels than a tile.
             check(&conv(same.clone(), 1), &[1, 3, 12, 16], &[8, 3, 3, 3], 8, true);
@@ -594,7 +614,8 @@ mod tests {
 
         #[test]
         fn depthwise_is_the_same() {
-            let conv = |window: WindowAttrs, group: usize| Conv { window, group, activation: RELU };
+            let conv =
+                |window: WindowAttrs, group: usize| Conv { window, group, activation: RELU, summed: false };
             check(&conv(window(&[], &[], &[1, 1, 1, 1]), 5), &[2, 5, 7, 12], &[5, 1, 3, 3], 5, true);
             check(&conv(window(&[2, 2], &[], &[0, 1, 1, 0]), 3), &[1, 3, 9, 11], &[6, 1, 3, 3], 6, false);
             check(&conv(window(&[1, 1], &[2, 1], &[2, 2, 2, 2]), 4), &[1, 4, 8, 9], &[4, 1, 3, 5], 4, false);
@@ -633,7 +654,8 @@ mod tests {
                     Check::new(op, inputs).constants(&[1]).pretend(change).tolerance(4e-3).run();
                 }
             };
-            let op = Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 2, activation: RELU };
+            let op =
+                Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 2, activation: RELU, summed: false };
             check(&op, &[half(&[1, 6, 7, 9], 1), half(&[10, 3, 3, 3], 2), half(&[10], 3)]);
             check(&op, &[half(&[1, 6, 5, 12], 1), half(&[10, 3, 3, 3], 2), half(&[10], 3)]);
             let op = Conv { group: 6, ..op };
@@ -658,12 +680,18 @@ mod tests {
                 };
                 one(op, &[0, 1, 2].map(half), 4e-3);
             };
-            let same = Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 1, activation: RELU };
+            let same =
+                Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 1, activation: RELU, summed: false };
             check(&same, &[1, 9, 64, 130], &[70, 9, 3, 3], 70);
-            let strided =
-                Conv { window: window(&[1, 2], &[2, 1], &[0, 2, 1, 0]), group: 2, activation: RELU };
+            let strided = Conv {
+                window: window(&[1, 2], &[2, 1], &[0, 2, 1, 0]),
+                group: 2,
+                activation: RELU,
+                summed: false,
+            };
             check(&strided, &[2, 20, 44, 47], &[130, 10, 3, 3], 130);
-            let pointwise = Conv { window: WindowAttrs::default(), group: 1, activation: RELU };
+            let pointwise =
+                Conv { window: WindowAttrs::default(), group: 1, activation: RELU, summed: false };
             check(&pointwise, &[1, 17, 91, 91], &[131, 17, 1, 1], 131);
             let up = ConvTranspose {
                 window: window(&[2, 2], &[], &[]),
@@ -676,7 +704,8 @@ mod tests {
         /// More transformed tiles than are made at a time.
         #[test]
         fn transformed_parts_are_the_same() {
-            let op = Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 1, activation: RELU };
+            let op =
+                Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 1, activation: RELU, summed: false };
             let inputs = [Some(tensor(&[1, 128, 170, 174], 1)), Some(tensor(&[130, 128, 3, 3], 2))];
             let check = Check::new(&op, &inputs).tolerance(1e-4);
             for context in devices() {
@@ -693,7 +722,8 @@ mod tests {
         /// whole at its ends.
         #[test]
         fn transformed_ones_are_the_same() {
-            let op = Conv { window: window(&[], &[], &[1, 0, 2, 1]), group: 1, activation: RELU };
+            let op =
+                Conv { window: window(&[], &[], &[1, 0, 2, 1]), group: 1, activation: RELU, summed: false };
             let (x, w) = ([2, 203, 33, 38], [121, 203, 3, 3]);
             for change in [as_is as fn(&mut crate::backend::DeviceInfo), no_texels] {
                 let inputs = [Some(tensor(&x, 1)), Some(tensor(&w, 2)), Some(tensor(&[121], 3))];

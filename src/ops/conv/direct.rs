@@ -8,6 +8,7 @@ use super::shifted::Shifted;
 use super::unfold::Unfold;
 use super::winograd::Winograd;
 use crate::kernel::KernelError;
+use crate::ops::activation::Epilogue;
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::linalg::tile::{self, Rows, Start, Tiled};
 use crate::ops::real::{Real, RealIo, RealKernel};
@@ -21,6 +22,8 @@ const BLOCK_BYTES: usize = 2 << 20;
 pub(super) struct Run {
     pub(super) dims: ConvDims,
     pub(super) activation: Activation,
+    /// Whether input 3 is added before the activation.
+    pub(super) summed: bool,
 }
 
 impl RealKernel for Run {
@@ -32,8 +35,10 @@ impl RealKernel for Run {
         if y.is_empty() {
             return Ok(());
         }
+        let summand = self.summed.then(|| inputs.get(3, d.out_len())).transpose()?;
+        let epilogue = Epilogue { activation: self.activation, summand };
         if d.ic == 1 {
-            depthwise::run(d, &self.activation, x, w, bias, y);
+            depthwise::run(d, &epilogue, x, w, bias, y);
             return Ok(());
         }
         let (out_group, in_group) = (d.oc * d.out_plane(), d.ic * d.in_plane());
@@ -41,7 +46,7 @@ impl RealKernel for Run {
             let g = i % d.group;
             let bias = bias.map(|b| &b[g * d.oc..][..d.oc]);
             let w = &w[g * d.oc * d.ic * d.taps()..][..d.oc * d.ic * d.taps()];
-            self.one(&x[i * in_group..][..in_group], w, bias, y, threads)
+            self.one(&x[i * in_group..][..in_group], w, bias, (y, epilogue.part(i * out_group)), threads)
         };
         if d.batch * d.group >= rayon::current_num_threads() {
             par::try_share(y.chunks_mut(out_group).enumerate(), |y| job(y, Threads::One))
@@ -58,7 +63,7 @@ impl Run {
         x: &[T],
         w: &[T],
         bias: Option<&[T]>,
-        y: &mut [T],
+        (y, epilogue): (&mut [T], Epilogue<'_, T>),
         threads: Threads,
     ) -> Result<(), KernelError> {
         let d = &self.dims;
@@ -68,17 +73,18 @@ impl Run {
             && let (Some(x), Some(w), Some(y)) = (as_f32s(x), as_f32s(w), as_f32s_mut(y))
         {
             let start = bias.and_then(as_f32s).map_or(Start::Zero, Start::PerRow);
-            let (a, a_row, activation) = (w, depth, self.activation);
+            let summand = epilogue.summand.and_then(as_f32s);
+            let (a, a_row, epilogue) = (w, depth, Epilogue { activation: self.activation, summand });
             if d.is_pointwise() {
                 let columns = &Rows { data: x, row: plane };
-                Tiled { a, a_row, depth, columns, start, activation }.run(d.oc, plane, y, plane, threads);
+                Tiled { a, a_row, depth, columns, start, epilogue }.run(d.oc, plane, y, plane, threads);
             } else if let Some(tiles) = Winograd::new(d.ic, d.oc, &d.axes) {
-                tiles.run(x, w, bias.and_then(as_f32s), activation, y, threads);
+                tiles.run(x, w, bias.and_then(as_f32s), epilogue, y, threads);
             } else if let Some(shifted) = Shifted::new(d.ic, &d.axes) {
-                shifted.run(x, w, bias.and_then(as_f32s), activation, y, threads);
+                shifted.run(x, w, bias.and_then(as_f32s), epilogue, y, threads);
             } else {
                 let columns = &Unfold { axes: d.axes, x };
-                Tiled { a, a_row, depth, columns, start, activation }.run(d.oc, plane, y, plane, threads);
+                Tiled { a, a_row, depth, columns, start, epilogue }.run(d.oc, plane, y, plane, threads);
             }
             return Ok(());
         }
@@ -100,7 +106,7 @@ impl Run {
                 product([d.oc, n, depth], weights, Mat::rows(scratch, n), y, plane, bias.is_some(), threads)?;
             }
         }
-        self.activation.apply(y);
+        epilogue.apply(y, 0);
         Ok(())
     }
 }
@@ -213,7 +219,7 @@ pub(super) mod tests {
                     head.into_iter().chain(axes.iter().map(f)).collect()
                 };
                 Problem {
-                    op: Conv { window, group, activation: Activation::None },
+                    op: Conv { window, group, activation: Activation::None, summed: false },
                     x: sizes([batch, group * ic], |a| a.0),
                     w: sizes([group * oc, ic], |a| a.1),
                     biased,
@@ -233,6 +239,71 @@ pub(super) mod tests {
             let (shape, want) = reference(&p.op, &x, &w, b.as_ref());
             prop_assert_eq!(got.shape().dims(), &shape[..]);
             assert_near(&got, &want, 1e-5);
+        }
+
+        #[test]
+        fn a_summand_is_added_before_the_activation(p in problem(), which in 0..3usize, double: bool) {
+            let function = [None, Some(Function::Relu), Some(Function::Swish)][which];
+            let activation = function.map_or(Activation::None, Activation::of);
+            let double = |t: &Tensor| match double {
+                true => Tensor::new(t.shape().to_vec(), &t.to_f32s().unwrap().into_iter().map(f64::from).collect::<Vec<_>>()),
+                false => Ok(t.clone()),
+            };
+            let (x, w) = (tensor(&p.x, 1), tensor(&p.w, 2));
+            let b = p.biased.then(|| tensor(&p.w[..1], 3));
+            let plain = [Some(x.clone()), Some(w.clone())];
+            if facts(&p.op, &plain, 1).is_err() { return Ok(()) };
+            let (shape, sums) = reference(&p.op, &x, &w, b.as_ref());
+            let z = tensor(&shape, 4);
+            let want: Vec<f64> = sums.iter().zip(z.to_f32s().unwrap()).map(|(sum, z)| match function {
+                None => sum + f64::from(z),
+                Some(Function::Relu) => (sum + f64::from(z)).max(0.0),
+                Some(_) => (sum + f64::from(z)) / (1.0 + (-sum - f64::from(z)).exp()),
+            }).collect();
+            let op = Conv { activation, summed: true, ..p.op.clone() };
+            let inputs = [Some(x), Some(w), b, Some(z)].map(|t| t.map(|t| double(&t).unwrap()));
+            match run_cpu(&op, &inputs, 1) {
+                Ok(got) => assert_near(&got[0], &want, 1e-5),
+                Err(error) => prop_assert!(p.x.len() > 5, "of {} dimensions: {error}", p.x.len()),
+            }
+        }
+    }
+
+    /// Each way that a convolution is computed, in several tasks.
+    #[test]
+    fn a_summand_is_added_in_every_way() {
+        let window = |k: i64, stride: i64| WindowAttrs {
+            pads: vec![k / 2; 4],
+            strides: vec![stride; 2],
+            ..WindowAttrs::default()
+        };
+        let forms: [([usize; 4], [usize; 4], usize, i64); 7] = [
+            ([1, 64, 29, 31], [72, 64, 1, 1], 1, 1),
+            ([1, 64, 32, 32], [128, 64, 3, 3], 1, 1),
+            ([2, 33, 14, 14], [70, 33, 3, 3], 1, 1),
+            ([1, 16, 21, 150], [70, 16, 3, 3], 1, 2),
+            ([1, 8, 300, 3], [9, 8, 3, 3], 1, 1),
+            ([2, 40, 30, 30], [40, 1, 3, 3], 40, 1),
+            ([3, 64, 7, 7], [130, 32, 1, 1], 2, 1),
+        ];
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        for (x, w, group, stride) in forms {
+            let op = Conv { window: window(w[2] as i64, stride), group, ..Conv::default() };
+            let given = [Some(tensor(&x, 1)), Some(tensor(&w, 2)), Some(tensor(&w[..1], 3))];
+            let y = pool.install(|| run_f32(&op, &given)).unwrap();
+            let z = tensor(y.shape().dims(), 4);
+            let all = [&given[..], &[Some(z.clone())]].concat();
+            for activation in
+                [Activation::None, Activation::of(Function::Relu), Activation::of(Function::Tanh)]
+            {
+                let op = Conv { activation, summed: true, ..op.clone() };
+                let got = pool.install(|| run_f32(&op, &all)).unwrap();
+                let mut want = y.to_f32s().unwrap();
+                want.iter_mut().zip(z.to_f32s().unwrap()).for_each(|(y, z)| *y += z);
+                activation.apply(&mut want);
+                let want: Vec<f64> = want.into_iter().map(f64::from).collect();
+                assert_near(&got, &want, 1e-5);
+            }
         }
     }
 

@@ -9,11 +9,12 @@ use std::cell::Cell;
 
 use pulp::{Simd, WithSimd};
 
+use crate::ops::WindowAxis;
+use crate::ops::activation::Epilogue;
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, PARALLEL, TASK, new_run};
 use crate::ops::linalg::tile::clamp;
 use crate::ops::planes::copy;
-use crate::ops::{Activation, WindowAxis};
 use crate::simd::arch;
 
 /// Vectors in a row of a tile, at most; 2 where vectors have 8 elements, of which there are 16.
@@ -70,7 +71,7 @@ struct Operands<'a> {
     x: &'a [f32],
     weights: &'a [f32],
     bias: Option<&'a [f32]>,
-    activation: Activation,
+    epilogue: Epilogue<'a, f32>,
 }
 
 /// Output rows and columns that one copy serves.
@@ -134,13 +135,13 @@ impl Shifted {
             && w.input + (w.pads[0].max(w.pads[1]) as usize) >= w.output
     }
 
-    /// `y = activation(conv(x, weights) + bias)`, of whole planes.
+    /// `y = epilogue(conv(x, weights) + bias)`, of whole planes.
     pub(super) fn run(
         &self,
         x: &[f32],
         weights: &[f32],
         bias: Option<&[f32]>,
-        activation: Activation,
+        epilogue: Epilogue<'_, f32>,
         y: &mut [f32],
         threads: Threads,
     ) {
@@ -155,7 +156,7 @@ impl Shifted {
         let first = |strip: usize, strips: usize| self.h.output * strip / strips;
         let end = |strip: usize, strips: usize| first(strip + 1, strips) * self.w.output;
         let run = new_run();
-        let operands = &Operands { of: *self, run, x, weights, bias, activation };
+        let operands = &Operands { of: *self, run, x, weights, bias, epilogue };
         cut.share([m, n], y.chunks_mut(n), threads, end, |share| {
             let from = first(share.strip, share.strips);
             let mut work = WORK.take();
@@ -256,14 +257,14 @@ impl Task<'_, '_, '_> {
                 2 => tiles.run::<S, 2>(simd, now),
                 _ => tiles.run::<S, 1>(simd, now),
             }
-            let activation = &self.operands.activation;
-            if activation.bounds().is_none() {
-                for y in now {
-                    if whole {
-                        activation.apply(&mut y[row * width..][..part.rows * width]);
-                    } else {
-                        activation.apply(&mut y[row * width + part.column..][..part.columns]);
-                    }
+            let epilogue = &self.operands.epilogue;
+            if epilogue.in_registers().is_none() {
+                // The part's columns of a row, or all rows at once.
+                let (at, n) =
+                    (row * width + part.column, if whole { part.rows * width } else { part.columns });
+                for (channel, y) in (channel..).zip(now) {
+                    let of_channel = channel * of.h.output * width;
+                    epilogue.apply(&mut y[at..][..n], of_channel + self.row * width + at);
                 }
             }
             (outputs, channel) = (later, channel + n);
@@ -394,7 +395,7 @@ impl Tiles<'_, '_> {
         mut run: usize,
         outputs: &mut [&mut [f32]; R],
     ) -> usize {
-        let Operands { weights, bias, activation, .. } = self.operands;
+        let Operands { weights, bias, epilogue, .. } = self.operands;
         let (taps, panel) = (&self.work.taps[..], &self.work.panel[place..]);
         let mut a: [&[f32]; R] = [&[]; R];
         let mut sums = [[simd.splat_f32s(0.0); V]; R];
@@ -414,7 +415,7 @@ impl Tiles<'_, '_> {
                 }
             }
         }
-        if let Some([low, high]) = activation.bounds() {
+        if let Some([low, high]) = epilogue.in_registers() {
             for i in 0..R {
                 for j in 0..V {
                     sums[i][j] = clamp(simd, sums[i][j], low, high);
@@ -462,10 +463,10 @@ impl Tiles<'_, '_> {
 mod tests {
     use super::*;
     use crate::expr::Function;
-    use crate::ops::WindowAttrs;
     use crate::ops::conv::Conv;
     use crate::ops::conv::direct::tests::reference;
     use crate::ops::test_util::{assert_near, facts, tensor};
+    use crate::ops::{Activation, WindowAttrs};
 
     const NEAR: f64 = 1e-5;
 
@@ -499,9 +500,11 @@ mod tests {
             let dims = op.resolve(&facts(&op, &inputs, 1).unwrap()).unwrap().0;
             let shifted = Shifted::new(dims.ic, &dims.axes).unwrap();
             let values = [&x, &w, &b].map(|t| t.to_f32s().unwrap());
-            let run = |bias: Option<&[f32]>, activation, threads| {
+            let run = |bias: Option<&[f32]>, activation: Activation, threads| {
                 let mut y = vec![9.0f32; dims.out_len()];
-                pool.install(|| shifted.run(&values[0], &values[1], bias, activation, &mut y, threads));
+                pool.install(|| {
+                    shifted.run(&values[0], &values[1], bias, activation.into(), &mut y, threads)
+                });
                 crate::graph::Tensor::new([y.len()], &y).unwrap()
             };
             // Sums of many terms round more.

@@ -171,7 +171,7 @@ impl Operator for ConvTranspose {
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
-        let dtype = check_types(cx)?;
+        let dtype = check_types(cx, false)?;
         Ok(vec![TensorInfo::new(dtype, self.sizes(cx)?.1)])
     }
 

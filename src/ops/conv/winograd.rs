@@ -12,10 +12,11 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 
 use crate::kernel::codes::winograd::{A, B};
+use crate::ops::WindowAxis;
+use crate::ops::activation::Epilogue;
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, PARALLEL, TASK, new_run};
 use crate::ops::linalg::tile::{clamp, lanes};
-use crate::ops::{Activation, WindowAxis};
 use crate::simd::arch;
 
 const A2: f32 = A * A;
@@ -115,13 +116,13 @@ impl Winograd {
         [row, self.rows.min(self.down - row), first, GROUP.min(self.across - first)]
     }
 
-    /// `y = activation(conv(x, taps) + bias)`, of whole planes.
+    /// `y = epilogue(conv(x, taps) + bias)`, of whole planes.
     pub(super) fn run(
         &self,
         x: &[f32],
         taps: &[f32],
         bias: Option<&[f32]>,
-        activation: Activation,
+        epilogue: Epilogue<'_, f32>,
         y: &mut [f32],
         threads: Threads,
     ) {
@@ -144,7 +145,7 @@ impl Winograd {
                 x,
                 taps,
                 bias,
-                activation,
+                epilogue,
                 channel: share.row,
                 row: row(bands.start),
                 groups: bands.start * self.cuts..bands.end * self.cuts,
@@ -298,7 +299,7 @@ struct Task<'t, 'y, 'a> {
     x: &'a [f32],
     taps: &'a [f32],
     bias: Option<&'a [f32]>,
-    activation: Activation,
+    epilogue: Epilogue<'a, f32>,
     channel: usize,
     row: usize,
     groups: Range<usize>,
@@ -344,7 +345,7 @@ impl WithSimd for Task<'_, '_, '_> {
                     input: &input[..of_input],
                     taps: &self.taps[channel * of.ic * 9..],
                     bias: self.bias.map(|bias| &bias[channel..]),
-                    activation: self.activation,
+                    bounds: self.epilogue.in_registers(),
                     transformed: taps,
                     products,
                     outputs,
@@ -352,8 +353,10 @@ impl WithSimd for Task<'_, '_, '_> {
                 output.run(simd);
             }
         }
-        if self.activation.bounds().is_none() {
-            outputs.iter_mut().for_each(|y| self.activation.apply(y));
+        if self.epilogue.in_registers().is_none() {
+            for (channel, y) in (self.channel..).zip(&mut outputs) {
+                self.epilogue.apply(y, (channel * of.h.output + self.row) * of.w.output);
+            }
         }
     }
 }
@@ -367,7 +370,7 @@ struct Output<'t, 'y, 'a> {
     input: &'t [f32],
     taps: &'a [f32],
     bias: Option<&'a [f32]>,
-    activation: Activation,
+    bounds: Option<[f32; 2]>,
     transformed: &'t mut [f32],
     products: &'t mut [f32],
     outputs: &'t mut [&'y mut [f32]],
@@ -505,7 +508,7 @@ impl Output<'_, '_, '_> {
     fn store<S: Simd>(&mut self, simd: S, channel: usize, group: usize, number: usize) {
         let products = &self.products[(channel * GROUPS + group) * POINTS * GROUP..][..POINTS * GROUP];
         let bias = simd.splat_f32s(self.bias.map_or(0.0, |bias| bias[channel]));
-        let bounds = self.activation.bounds();
+        let bounds = self.bounds;
         let mut lines = [[0.0f32; GROUP * OUT]; OUT];
         let mut out = [[[0.0f32; GROUP]; OUT]; OUT];
         for part in (0..GROUP).step_by(S::F32_LANES) {
@@ -563,10 +566,10 @@ impl Output<'_, '_, '_> {
 mod tests {
     use super::*;
     use crate::expr::Function;
-    use crate::ops::WindowAttrs;
     use crate::ops::conv::Conv;
     use crate::ops::conv::direct::tests::reference;
     use crate::ops::test_util::{assert_near, facts, run_f32, tensor};
+    use crate::ops::{Activation, WindowAttrs};
 
     /// The sums have up to 1,530 terms of about 0.3, of which any may cancel out.
     const NEAR: f64 = 1e-4;
@@ -593,9 +596,9 @@ mod tests {
             let dims = op.resolve(&facts(&op, &inputs, 1).unwrap()).unwrap().0;
             let tiles = Winograd::of(dims.ic, &dims.axes).unwrap();
             let values = [&x, &w, &b].map(|t| t.to_f32s().unwrap());
-            let run = |bias: Option<&[f32]>, activation, threads| {
+            let run = |bias: Option<&[f32]>, activation: Activation, threads| {
                 let mut y = vec![9.0f32; dims.out_len()];
-                pool.install(|| tiles.run(&values[0], &values[1], bias, activation, &mut y, threads));
+                pool.install(|| tiles.run(&values[0], &values[1], bias, activation.into(), &mut y, threads));
                 crate::graph::Tensor::new([y.len()], &y).unwrap()
             };
             let want: Vec<f64> = reference(&op, &x, &w, Some(&b)).1.iter().map(|v| v.max(0.0)).collect();

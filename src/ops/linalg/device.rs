@@ -16,7 +16,7 @@ use crate::ops::pack::Pack;
 use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
 
 /// Products of up to this many rows are summed in parts instead of computed in tiles.
-const VECTOR_ROWS: usize = 4;
+pub(crate) const VECTOR_ROWS: usize = 4;
 
 /// The tile of a work-group for `batch` products of `m` by `n`, of a kernel of large tiles and one of small ones: its
 /// side and its kernel. Small ones keep more of the device busy with few elements, and waste less on few rows or columns, where
@@ -78,6 +78,8 @@ pub(crate) struct Product {
     pub b: Source,
     /// The summand and the strides of its rows and columns.
     pub c: Option<(Operand, [usize; 2])>,
+    /// Another summand, which lies as the products do and has no factor; the kernels for few rows take none.
+    pub summand: Option<Operand>,
     /// Factor of the product.
     pub alpha: f32,
     /// Factor of the summand.
@@ -210,6 +212,7 @@ impl Product {
             a: Source::input(cx, 0, dims.m, dims.k, false)?,
             b: Source::input(cx, 1, dims.k, dims.n, false)?,
             c: None,
+            summand: None,
             alpha: 1.0,
             beta: 1.0,
             activation: Activation::None,
@@ -251,6 +254,7 @@ impl Product {
             parts,
             sizes: [self.pairs.len(), self.m, self.n],
             c: self.c,
+            summand: self.summand,
             alpha: self.alpha,
             beta: self.beta,
             activation: self.activation,
@@ -267,23 +271,25 @@ impl Product {
         [rows, cols, depth]: [usize; 3],
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
+        let (across, down) = (self.n.div_ceil(cols), self.m.div_ceil(rows));
+        let sums = self.sums(across * down, self.k.div_ceil(depth), lower);
+        let parts = sums.as_ref().map_or(1, |sums| sums.parts);
         let (code, _) = self.activation.code();
         spec.extend([
             (spec::tiles::A_COLUMNS, u32::from(self.a.col != 1)),
             (spec::tiles::B_COLUMNS, u32::from(self.b.col != 1)),
             (spec::tiles::BIASED, u32::from(self.c.is_some())),
             (spec::tiles::ACTIVATION, code),
+            (spec::summand::SUMMED, u32::from(self.summand.is_some() && parts == 1)),
         ]);
-        let (across, down) = (self.n.div_ceil(cols), self.m.div_ceil(rows));
-        let sums = self.sums(across * down, self.k.div_ceil(depth), lower);
-        let parts = sums.as_ref().map_or(1, |sums| sums.parts);
         let scratch = sums.as_ref().map_or(Operand::Unused, |sums| sums.scratch(lower));
         if parts > 1 {
             spec.push((spec::parts::PARTS, parts as u32));
         }
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
         let y = if parts > 1 { Operand::Unused } else { self.y };
-        let args = [self.a.operand, self.b.operand, c, y, scratch];
+        let summand = self.summand.filter(|_| parts == 1).unwrap_or(Operand::Unused);
+        let args = [self.a.operand, self.b.operand, c, y, scratch, summand];
         let mut joined = false;
         self.batches(|batch, y_first| {
             let params = self.product_params(batch, y_first, c_strides);
@@ -375,6 +381,7 @@ impl Product {
             (spec::gemm_row::BIASED, u32::from(self.c.is_some())),
             (spec::gemm_row::ACTIVATION, code),
             (spec::gemm_row::B_COLUMNS, u32::from(b.columns)),
+            (spec::summand::SUMMED, u32::from(self.summand.is_some())),
         ]);
         self.over_texels(kernel, (&spec, local), [a, b], [rows, cols], lower)
     }
@@ -423,7 +430,7 @@ impl Product {
                 act_a,
                 act_b,
             };
-            let args = [a.operand, b.operand, c, self.y];
+            let args = [a.operand, b.operand, c, self.y, self.summand.unwrap_or(Operand::Unused)];
             let groups = grid_1d(count as u64, local, lower.device().limits.max_groups[0]);
             lower.dispatch(kernel, spec, &args, &params, groups)?;
             self.writes_quads(lower);

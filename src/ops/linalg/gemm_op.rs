@@ -154,6 +154,7 @@ impl Operator for Gemm {
             a: Source::input(cx, 0, m, k, self.trans_a)?,
             b: Source::input(cx, 1, k, n, self.trans_b)?,
             c: c.map(|strides| (Operand::Input(2), strides)),
+            summand: None,
             alpha: self.alpha,
             beta: self.beta,
             activation: self.activation,

@@ -45,14 +45,14 @@ pub(crate) fn half_product_around<T: Real>(
         }
         if a.col == 1 && tile::has_vectors() {
             let start = bias.map_or(Start::Zero, |bias| Start::PerColumn(&bias[..n]));
-            let (depth, activation) = (k, around.activation);
+            let (depth, epilogue) = (k, around.activation.into());
             if by_rows {
                 let columns = HalfRows { data: &b.data[..(k - 1) * b.row + n], row: b.row };
-                Tiled { a: a.data, a_row: a.row, depth, columns: &columns, start, activation }
+                Tiled { a: a.data, a_row: a.row, depth, columns: &columns, start, epilogue }
                     .run(m, n, c, c_row, threads);
             } else {
                 let columns = HalfColumns { data: b.data, col: b.col, depth };
-                Tiled { a: a.data, a_row: a.row, depth, columns: &columns, start, activation }
+                Tiled { a: a.data, a_row: a.row, depth, columns: &columns, start, epilogue }
                     .run(m, n, c, c_row, threads);
             }
             return Ok(());

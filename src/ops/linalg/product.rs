@@ -141,7 +141,14 @@ fn tiled<T: Real>(
         return true;
     }
     let columns = tile::Rows { data: &b_data[..span(k, n, b.row, 1).unwrap_or(0)], row: b.row };
-    let tiled = tile::Tiled { a: a_data, a_row: a.row, depth: k, columns: &columns, start, activation };
+    let tiled = tile::Tiled {
+        a: a_data,
+        a_row: a.row,
+        depth: k,
+        columns: &columns,
+        start,
+        epilogue: activation.into(),
+    };
     tiled.run(m, n, c, c_row, threads);
     true
 }

@@ -12,7 +12,7 @@ use pulp::{Simd, WithSimd};
 use super::product::Threads;
 use super::share::{Cut, PARALLEL, TASK};
 use crate::dot::Ahead;
-use crate::ops::Activation;
+use crate::ops::activation::Epilogue;
 use crate::ops::real::{Real, as_f32s, as_f32s_mut};
 use crate::simd::arch;
 
@@ -80,7 +80,7 @@ pub(crate) enum Start<'a> {
     PerColumn(&'a [f32]),
 }
 
-/// `activation(start + a * columns)`, of contiguous rows.
+/// `epilogue(start + a * columns)`, of contiguous rows.
 pub(crate) struct Tiled<'a, C> {
     /// The left operand; row `r` begins at `r * a_row`.
     pub(crate) a: &'a [f32],
@@ -89,7 +89,7 @@ pub(crate) struct Tiled<'a, C> {
     pub(crate) depth: usize,
     pub(crate) columns: &'a C,
     pub(crate) start: Start<'a>,
-    pub(crate) activation: Activation,
+    pub(crate) epilogue: Epilogue<'a, f32>,
 }
 
 /// Elements of this CPU's vectors.
@@ -128,18 +128,18 @@ impl<C: Columns> Tiled<'_, C> {
         let rows = y.chunks_mut(y_row.max(n)).take(m).map(|row| &mut row[..n]);
         let end = |strip: usize, strips: usize| first(strip + 1, strips).min(n);
         cut.share([m, n], rows, threads, end, |share| {
-            self.task(share.row, first(share.strip, share.strips), share.rows);
+            self.task([share.row, first(share.strip, share.strips)], share.rows, y_row);
         });
     }
 
-    /// The rows `rows`, which begin at row `row` and column `column` of the output.
-    fn task(&self, row: usize, column: usize, mut rows: Vec<&mut [f32]>) {
+    /// The rows `rows`, which begin at row `row` and column `column` of the output, whose rows begin `y_row` apart.
+    fn task(&self, [row, column]: [usize; 2], mut rows: Vec<&mut [f32]>, y_row: usize) {
         let mut panel = PANEL.take();
         let needed = ((self.depth + UNIT) * VECTORS * UNIT).max(TOGETHER);
         if panel.len() < needed {
             panel.resize(needed, 0.0);
         }
-        let work = Task { of: self, row, column, rows: &mut rows, panel: &mut panel };
+        let work = Task { of: self, row, column, rows: &mut rows, y_row, panel: &mut panel };
         arch().dispatch(work);
         PANEL.set(panel);
     }
@@ -150,6 +150,8 @@ struct Task<'t, 'y, 'a, C> {
     row: usize,
     column: usize,
     rows: &'t mut [&'y mut [f32]],
+    /// Stride of rows of the output.
+    y_row: usize,
     panel: &'t mut [f32],
 }
 
@@ -235,8 +237,10 @@ impl<C: Columns> Task<'_, '_, '_, C> {
             row += 1;
         }
         // Bounds are cheap in registers; what takes longer has its own loop, over what is in the cache yet.
-        if self.of.activation.bounds().is_none() {
-            self.rows.iter_mut().for_each(|row| self.of.activation.apply(&mut row[at..at + n]));
+        if self.of.epilogue.in_registers().is_none() {
+            for (row, y) in (self.row..).zip(self.rows.iter_mut()) {
+                self.of.epilogue.apply(&mut y[at..at + n], row * self.y_row + self.column + at);
+            }
         }
     }
 
@@ -270,7 +274,7 @@ impl<C: Columns> Task<'_, '_, '_, C> {
                     };
                     *out = start + sums[c];
                 }
-                of.activation.apply(out);
+                of.epilogue.apply(out, (row + i) * self.y_row + self.column + at);
             }
         }
     }
@@ -451,7 +455,7 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             }
         }
     }
-    if let Some([low, high]) = of.activation.bounds() {
+    if let Some([low, high]) = of.epilogue.in_registers() {
         for i in 0..R {
             for j in 0..V {
                 sums[i][j] = clamp(simd, sums[i][j], low, high);
@@ -481,6 +485,7 @@ pub(crate) fn clamp<S: Simd>(simd: S, x: S::f32s, low: f32, high: f32) -> S::f32
 mod tests {
     use super::*;
     use crate::expr::Function;
+    use crate::ops::Activation;
     use crate::ops::test_util::values;
 
     /// Sizes with rest rows, rest columns and, in a pool of several threads, several bands and strips.
@@ -508,7 +513,8 @@ mod tests {
             ] {
                 let activation = Activation::with(Function::Clip, [low, 1e9]);
                 let mut y = vec![0.5f32; m * (n + 3)];
-                let tiled = Tiled { a: &a, a_row: depth, depth, columns, start, activation };
+                let epilogue = activation.into();
+                let tiled = Tiled { a: &a, a_row: depth, depth, columns, start, epilogue };
                 pool.install(|| tiled.run(m, n, &mut y, n + 3, Threads::All));
                 for (r, row) in y.chunks(n + 3).enumerate() {
                     for (c, got) in row[..n].iter().enumerate() {

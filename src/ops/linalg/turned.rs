@@ -58,7 +58,7 @@ pub(super) fn turned(
                 To::Bias(None) | To::Output => Start::Zero,
             };
             let a = &b.data[(from + at) * b.col..];
-            Tiled { a, a_row: b.col, depth: k, columns, start, activation }.run(
+            Tiled { a, a_row: b.col, depth: k, columns, start, epilogue: activation.into() }.run(
                 count,
                 m,
                 block,

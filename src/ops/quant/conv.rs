@@ -11,7 +11,7 @@ use crate::kernel::NativeKernel;
 use crate::ops::conv::Conv;
 use crate::ops::conv::conv_op::read_group;
 use crate::ops::conv::dims::ConvDims;
-use crate::ops::{Activation, AttrReader, Cost, Lowering, Native, OpCx, OpError, Operator, WindowAttrs};
+use crate::ops::{AttrReader, Cost, Lowering, Native, OpCx, OpError, Operator, WindowAttrs};
 use crate::shape::Shape;
 
 /// A convolution of bytes less their zero points; padding is the input's zero point.
@@ -54,7 +54,7 @@ impl QuantizedConv {
         let p = self.places();
         let fact = |i: usize| cx.fact(i).cloned();
         let inputs = vec![fact(p.a), fact(p.b), p.bias.and_then(fact)];
-        let conv = Conv { window: self.window.clone(), group: self.group, activation: Activation::None };
+        let conv = Conv { window: self.window.clone(), group: self.group, ..Conv::default() };
         conv.resolve(&OpCx::for_infer(inputs, 1))
     }
 }

@@ -50,6 +50,7 @@ fn project(d: &Dims, cx: &OpCx, dtype: DType, lower: &mut Lowering<'_>) -> Resul
         a: Source::input(cx, 0, rows, d.input, false)?,
         b: Source::input(cx, 1, d.input, width, true)?,
         c: None,
+        summand: None,
         alpha: 1.0,
         beta: 1.0,
         activation: Activation::None,

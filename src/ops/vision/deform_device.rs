@@ -60,6 +60,7 @@ pub(super) fn deform(op: &DeformConv, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
         a: Source::input(cx, 1, d.oc, depth, false)?,
         b: Source { operand: scratch, value: None, matrices: d.batch * d.groups, row: plane, col: 1 },
         c: within.then_some((Operand::Input(3), [1, 0])),
+        summand: None,
         alpha: 1.0,
         beta: 1.0,
         activation: Activation::None,

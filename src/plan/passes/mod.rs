@@ -209,7 +209,7 @@ pub const PIPELINE: &[Pass] = &[
     },
     Pass {
         name: "absorb",
-        does: "Lets operators absorb their only reader: a bias, a normalization, an activation.",
+        does: "Lets operators absorb their only reader: a bias, a normalization, a residual sum, an activation.",
         needed: None,
         when: |o| o.fuse,
         counts: Counts::Fused,

@@ -22,7 +22,7 @@ fn graph() -> Graph {
     let mut g = GraphBuilder::new("g");
     let conv = |group: usize, pad: i64| -> Arc<dyn Operator> {
         let window = WindowAttrs { pads: vec![pad; 4], ..WindowAttrs::default() };
-        Arc::new(Conv { window, group, activation: crate::ops::Activation::None })
+        Arc::new(Conv { window, group, ..Conv::default() })
     };
     let x = g.input("x", DType::F32, [1.into(), 16.into(), 12.into(), 12.into()]);
     let weights: [&[usize]; 3] = [&[24, 16, 3, 3], &[32, 24, 1, 1], &[32, 1, 3, 3]];

@@ -185,6 +185,7 @@ impl Target<'_> {
             .flag("known", self.cx.value(1).is_some())
             .flag("apart", !c.has_plain_weights())
             .flag("biased", self.biased)
+            .flag("residual", self.summed)
     }
 }
 
@@ -199,7 +200,7 @@ mod tests {
     use crate::expr::Function;
     use crate::graph::Tensor;
     use crate::ops::conv::{Conv, ConvTranspose};
-    use crate::ops::test_util::{tensor_of, values};
+    use crate::ops::test_util::{facts, tensor_of, values};
     use crate::ops::testing::{Check, as_is, devices, no_texels};
     use crate::ops::{Activation, Operator, WindowAttrs};
 
@@ -219,6 +220,12 @@ mod tests {
         let dtype = if half { DType::F16 } else { DType::F32 };
         let mut inputs: Vec<_> = (1..).zip(shapes).map(|(seed, shape)| some(dtype, shape, seed)).collect();
         inputs.truncate(if biased { 3 } else { 2 });
+        if let Some(op) = op.downcast_ref::<Conv>().filter(|op| op.summed) {
+            let plain = facts(&Conv { summed: false, ..op.clone() }, &inputs, 1).unwrap();
+            let output = op.resolve(&plain).unwrap().1;
+            inputs.resize(3, None);
+            inputs.push(some(dtype, output.dims(), 4));
+        }
         let constants: &[usize] = if known { &[1] } else { &[] };
         let check = Check::new(op, &inputs).constants(constants);
         let tolerance = if half { 8e-3 } else { 2e-4 };
@@ -226,12 +233,12 @@ mod tests {
     }
 
     /// The names of all candidates that ran.
-    fn all_of(cases: u32, case: impl Fn([usize; 8], [bool; 6]) -> BTreeSet<String>) -> BTreeSet<String> {
+    fn all_of(cases: u32, case: impl Fn([usize; 8], [bool; 7]) -> BTreeSet<String>) -> BTreeSet<String> {
         let mut ran = BTreeSet::new();
         let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
         let sizes =
             (1usize..40, 1usize..70, 1usize..3, 4usize..22, 4usize..22, 1usize..3, 1usize..3, 0usize..3);
-        let flags = proptest::array::uniform6(any::<bool>());
+        let flags = proptest::array::uniform7(any::<bool>());
         let all = std::cell::RefCell::new(&mut ran);
         let result = runner.run(&(sizes, flags), |((a, b, c, d, e, f, g, h), flags)| {
             all.borrow_mut().extend(case([a, b, c, d, e, f, g, h], flags));
@@ -244,7 +251,7 @@ mod tests {
     #[test]
     fn every_candidate_of_a_convolution_is_right() {
         let mut ran = all_of(4, |[ic, oc, groups, h, w, stride, dilation, pad], flags| {
-            let [half, known, texels, biased, plain, pointwise] = flags;
+            let [half, known, texels, biased, plain, pointwise, summed] = flags;
             let (stride, dilation) = if plain { (1, 1) } else { (stride, dilation) };
             let taps = if pointwise { 1 } else { 3 };
             let window = WindowAttrs {
@@ -253,7 +260,7 @@ mod tests {
                 pads: vec![pad as i64; 4],
                 ..WindowAttrs::default()
             };
-            let op = Conv { window, group: groups, activation: Activation::of(Function::Relu) };
+            let op = Conv { window, group: groups, activation: Activation::of(Function::Relu), summed };
             let (x, y) = ([2, ic * groups, h, w], [oc * groups, ic, taps, taps]);
             if h + 2 * pad <= dilation * (taps - 1) || w + 2 * pad <= dilation * (taps - 1) {
                 return BTreeSet::new();
@@ -262,11 +269,15 @@ mod tests {
         });
         // Whatever the cases were: quads for the wide kernels, and transformed tiles.
         let same = WindowAttrs { pads: vec![1; 4], ..WindowAttrs::default() };
-        let op = Conv { window: same, group: 1, activation: Activation::of(Function::Relu) };
-        let of = |texels| names(&op, [&[1, 16, 8, 12], &[24, 16, 3, 3], &[24]], [false, true, texels, true]);
-        ran.extend([true, false].into_iter().flat_map(of));
-        let op = Conv { window: WindowAttrs::default(), ..op };
-        ran.extend(names(&op, [&[1, 16, 8, 12], &[24, 16, 1, 1], &[24]], [false, true, false, true]));
+        for summed in [false, true] {
+            let window = same.clone();
+            let op = Conv { window, group: 1, activation: Activation::of(Function::Relu), summed };
+            let of =
+                |texels| names(&op, [&[1, 16, 8, 12], &[24, 16, 3, 3], &[24]], [false, true, texels, true]);
+            ran.extend([true, false].into_iter().flat_map(of));
+            let op = Conv { window: WindowAttrs::default(), ..op };
+            ran.extend(names(&op, [&[1, 16, 8, 12], &[24, 16, 1, 1], &[24]], [false, true, false, true]));
+        }
         if !devices().is_empty() {
             for name in ["winograd", "conv_row/8", "conv_row/64", "product", "conv_tile/64", "gemm_wide_f32"]
             {
@@ -279,7 +290,7 @@ mod tests {
     #[test]
     fn every_candidate_of_single_channels_is_right() {
         let mut ran = all_of(4, |[channels, _, each, h, w, stride, dilation, pad], flags| {
-            let [half, known, texels, biased, long, _] = flags;
+            let [half, known, texels, biased, long, _, summed] = flags;
             let taps = if long { 5 } else { 3 };
             let reach = dilation * (taps - 1);
             if h + 2 * pad <= reach || w + 2 * pad <= reach {
@@ -291,11 +302,12 @@ mod tests {
                 pads: vec![pad as i64; 4],
                 ..WindowAttrs::default()
             };
-            let op = Conv { window, group: channels, activation: Activation::None };
+            let op = Conv { window, group: channels, activation: Activation::None, summed };
             let (x, y) = ([2, channels, h, w], [channels * each, 1, taps, taps]);
             names(&op, [&x, &y, &[channels * each]], [half, known, texels, biased])
         });
-        let op = Conv { window: WindowAttrs::default(), group: 6, activation: Activation::None };
+        let op =
+            Conv { window: WindowAttrs::default(), group: 6, activation: Activation::None, summed: false };
         ran.extend(names(&op, [&[1, 6, 9, 12], &[6, 1, 3, 3], &[6]], [false, true, false, true]));
         if !devices().is_empty() {
             for name in ["depthwise/2x4/64", "depthwise/1x8/8"] {

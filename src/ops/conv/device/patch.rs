@@ -74,7 +74,7 @@ impl Target<'_> {
         spec.push((spec::conv_patch::LOCAL_SIZE_X, threads));
         let params = product_params(c, self.activation)?;
         let groups = [groups[0], groups[1], c.batch * c.groups].map(|g| g as u32);
-        let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0)];
+        let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0), self.summand_arg()];
         lower.dispatch(kernel, &spec, &args, &params, groups)
     }
 }

@@ -5,7 +5,7 @@ use super::{Plain, Target, Tiles};
 use crate::kernel::KernelId;
 use crate::kernel::codes::{conv_matrix, conv_wide};
 use crate::kernel::table::{spec, variants};
-use crate::ops::linalg::device::{Product, Source};
+use crate::ops::linalg::device::{Product, Source, VECTOR_ROWS};
 use crate::ops::pack::Pack;
 use crate::ops::{Lowering, OpError, Operand};
 
@@ -60,6 +60,10 @@ impl Target<'_> {
     pub(super) fn product(&self, c: &Plain) -> Option<Product> {
         let plane = c.plane();
         let one_bias = !self.biased || c.groups == 1;
+        // Kernels for few rows or columns take no summand.
+        if self.summed && c.oc.min(plane) <= VECTOR_ROWS {
+            return None;
+        }
         let whole = c.is_plain() && c.y[0] == plane && c.y_first == 0;
         if !c.is_pointwise() || !c.has_plain_weights() || !whole || !one_bias {
             return None;
@@ -79,6 +83,7 @@ impl Target<'_> {
             a: source(1, c.groups, c.ic),
             b: source(0, c.batch * c.groups, plane),
             c: self.biased.then(|| (self.bias(), [1, 0])),
+            summand: self.summand(),
             alpha: 1.0,
             beta: 1.0,
             activation: self.activation,
@@ -146,6 +151,7 @@ impl Target<'_> {
             (spec::large_tiles::PLAIN, u32::from(c.is_plain())),
             (spec::large_tiles::BIASED, u32::from(self.biased)),
             (spec::large_tiles::ACTIVATION, code),
+            self.summed_constant(),
         ]
     }
 

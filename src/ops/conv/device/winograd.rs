@@ -115,6 +115,7 @@ impl Target<'_> {
                 a: source(taps, row),
                 b: source(input, line),
                 c: None,
+                summand: None,
                 alpha: 1.0,
                 beta: 1.0,
                 activation: Activation::None,
@@ -138,8 +139,9 @@ impl Target<'_> {
             let spec = [
                 (spec::winograd_output::BIASED, u32::from(self.biased)),
                 (spec::winograd_output::ACTIVATION, code),
+                self.summed_constant(),
             ];
-            let args = [products, self.bias(), Operand::Output(0)];
+            let args = [products, self.bias(), Operand::Output(0), self.summand_arg()];
             lower.dispatch_1d(write, &spec, &args, &params, oc * count)?;
         }
         Ok(())

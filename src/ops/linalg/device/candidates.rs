@@ -158,7 +158,7 @@ impl Product {
         }
         let flipped = (self.n == 1 && self.m > 1).then(|| self.flipped());
         let few = flipped.as_ref().unwrap_or(self);
-        if few.m <= MAX_VECTOR_ROWS {
+        if few.m <= MAX_VECTOR_ROWS && self.summand.is_none() {
             all.push(Method::Vectors(Vectors::Single));
             if let Some(kernel) = few.wide_vectors(false, lower) {
                 let strips = few.strips(kernel.1, lower).into_iter();
@@ -186,6 +186,7 @@ impl Product {
             .exact("b", order(&self.b))
             .flag("known", self.b.value.is_some())
             .flag("summand", self.c.is_some())
+            .flag("residual", self.summand.is_some())
     }
 }
 

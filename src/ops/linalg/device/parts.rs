@@ -20,6 +20,8 @@ pub(crate) struct PartSums {
     pub(crate) sizes: [usize; 3],
     /// The summand and the strides of its rows and columns.
     pub(crate) c: Option<(Operand, [usize; 2])>,
+    /// Another summand, which lies as the products do.
+    pub(crate) summand: Option<Operand>,
     pub(crate) alpha: f32,
     pub(crate) beta: f32,
     pub(crate) activation: Activation,
@@ -56,8 +58,11 @@ impl PartSums {
     pub(crate) fn add(&self, from: Operand, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kernel = variants::SumParts { t: self.dtype }.id()?;
         let (code, [act_a, act_b]) = self.activation.code();
-        let spec =
-            [(spec::sum_parts::BIASED, u32::from(self.c.is_some())), (spec::sum_parts::ACTIVATION, code)];
+        let spec = [
+            (spec::sum_parts::BIASED, u32::from(self.c.is_some())),
+            (spec::sum_parts::ACTIVATION, code),
+            (spec::summand::SUMMED, u32::from(self.summand.is_some())),
+        ];
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
         let [_, rows, cols] = self.sizes;
         let params = params::SumParts {
@@ -72,7 +77,8 @@ impl PartSums {
             act_a,
             act_b,
         };
-        lower.dispatch_1d(kernel, &spec, &[from, c, self.y], &params, self.len())?;
+        let summand = self.summand.unwrap_or(Operand::Unused);
+        lower.dispatch_1d(kernel, &spec, &[from, c, self.y, summand], &params, self.len())?;
         if self.dtype == DType::F32 {
             lower.writes_in_order(self.dtype.bytes());
         }
@@ -136,7 +142,7 @@ mod tests {
         let mut device = crate::registry::Registry::with_defaults().find("sim:discrete").unwrap();
         (device.prefers_texels, device.processors) = (false, Some(1 << 20));
         let window = WindowAttrs { pads: vec![1; 4], ..WindowAttrs::default() };
-        let conv = Conv { window, group: 1, activation: Activation::None };
+        let conv = Conv { window, group: 1, activation: Activation::None, summed: false };
         let scratch = |height: usize| {
             let info = |dims: &[usize]| TensorInfo::new(DType::F32, Shape::new(dims).unwrap());
             let facts = [info(&[1, 256, height, 128]), info(&[256, 256, 3, 3])].map(|i| Some(Fact::of(i)));
@@ -185,10 +191,18 @@ mod tests {
     #[test]
     fn convolutions_shared_out_are_the_same() {
         let pads = |n: usize| WindowAttrs { pads: vec![1; n], ..WindowAttrs::default() };
-        let conv =
-            |window: WindowAttrs, group| Conv { window, group, activation: Activation::of(Function::Relu) };
+        let conv = |window: WindowAttrs, group| Conv {
+            window,
+            group,
+            activation: Activation::of(Function::Relu),
+            summed: false,
+        };
         check(&conv(pads(4), 1), &[&[1, 70, 7, 7], &[33, 70, 3, 3], &[33]], many);
         check(&conv(pads(4), 2), &[&[2, 80, 6, 6], &[34, 40, 3, 3], &[34]], many);
+        let residual = |window: WindowAttrs| Conv { summed: true, ..conv(window, 1) };
+        check(&residual(pads(4)), &[&[1, 70, 7, 7], &[33, 70, 3, 3], &[33], &[1, 33, 7, 7]], many);
+        let pointwise = [&[1, 512, 4, 6][..], &[12, 512, 1, 1], &[12], &[1, 12, 4, 6]];
+        check(&residual(WindowAttrs::default()), &pointwise, many);
         let strided = WindowAttrs { strides: vec![2, 2], ..pads(4) };
         check(&conv(strided, 1), &[&[1, 80, 12, 12], &[12, 80, 3, 3]], many);
         check(&conv(WindowAttrs::default(), 1), &[&[1, 513, 5, 5], &[9, 513, 1, 1], &[9]], many);

@@ -85,6 +85,7 @@ fn products(
         a,
         b,
         c: None,
+        summand: None,
         alpha: 1.0,
         beta: 1.0,
         activation: Activation::None,
