@@ -191,14 +191,32 @@ fn peer_operators(records: &Records) -> String {
 
 fn peer_models(records: &Records) -> String {
     let types = [["float32; onepool", "float32; torch"], ["float16; onepool", "float16; torch"]];
-    let (rows, ratios) = beside_torch(records, H100, "peer model", types);
+    let (mut rows, ratios) = beside_torch(records, H100, "peer model", types);
     let means = ratios.map(|ratios| geometric_mean(&ratios));
+    for (row, case) in rows.iter_mut().zip(records.cases(H100, "peer model")) {
+        let compiled = ["float32; torch compiled", "float16; torch compiled"]
+            .map(|metric| records.known(H100, "peer model", case, metric));
+        row.extend(compiled.map(|ms| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"))));
+    }
     format!(
         "Geometric means of the ratios: {:.2} in float32, {:.2} in float16. Milliseconds, {H100}, {}.\n\n{}",
         means[0],
         means[1],
         records.days_on(H100, "peer model"),
-        table(&["model", "float32", "PyTorch", "ratio", "float16", "PyTorch", "ratio"], &rows)
+        table(
+            &[
+                "model",
+                "float32",
+                "PyTorch",
+                "ratio",
+                "float16",
+                "PyTorch",
+                "ratio",
+                "compiled, float32",
+                "compiled, float16"
+            ],
+            &rows
+        )
     )
 }
 

@@ -208,7 +208,7 @@ impl<C: Columns> Task<'_, '_, '_, C> {
                 &mut panels[strip * len..][..len],
             );
         }
-        let place = Place { column: self.column, at, n, strips };
+        let place = Place { column: self.column, at, n, strips, y_row: self.y_row };
         let (panels, _) = S::as_simd_f32s(panels);
         let mut rest = &mut *self.rows;
         let mut row = self.row;
@@ -237,10 +237,9 @@ impl<C: Columns> Task<'_, '_, '_, C> {
             row += 1;
         }
         // Bounds are cheap in registers; what takes longer has its own loop, over what is in the cache yet.
-        if self.of.epilogue.in_registers().is_none() {
-            for (row, y) in (self.row..).zip(self.rows.iter_mut()) {
-                self.of.epilogue.apply(&mut y[at..at + n], row * self.y_row + self.column + at);
-            }
+        let activation = self.of.epilogue.activation;
+        if activation.bounds().is_none() {
+            self.rows.iter_mut().for_each(|row| activation.apply(&mut row[at..at + n]));
         }
     }
 
@@ -287,6 +286,8 @@ struct Place {
     at: usize,
     n: usize,
     strips: usize,
+    /// Stride of rows of the output.
+    y_row: usize,
 }
 
 /// The tiles of `R` rows from `row` on.
@@ -304,7 +305,7 @@ fn blocks<S: Simd, C, const R: usize, const V: usize>(
         let at = place.at + strip * pitch;
         let n = (place.n - strip * pitch).min(pitch);
         let panel = &panels[strip * of.depth * V..][..of.depth * V];
-        block::<S, C, R, V>(simd, of, row, place.column, panel, rows, at, n);
+        block::<S, C, R, V>(simd, of, row, [place.column, place.y_row], panel, rows, at, n);
     }
 }
 
@@ -403,7 +404,8 @@ fn dots<S: Simd, const R: usize>(
     sums
 }
 
-/// One tile: `R` rows from `row` on, columns from `at` of the task's on, which begin at `column`.
+/// One tile: `R` rows from `row` on, which are `y_row` apart in the output, columns from `at` of the task's on, which begin
+/// at `column`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
 #[allow(clippy::too_many_arguments, reason = "the place of a tile, and its operands")]
@@ -411,7 +413,7 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
     simd: S,
     of: &Tiled<'_, C>,
     row: usize,
-    column: usize,
+    [column, y_row]: [usize; 2],
     panel: &[S::f32s],
     rows: &mut [&mut [f32]],
     at: usize,
@@ -455,7 +457,16 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             }
         }
     }
-    if let Some([low, high]) = of.epilogue.in_registers() {
+    if let Some(summand) = of.epilogue.summand {
+        for i in 0..R {
+            let (full, tail) = S::as_simd_f32s(&summand[(row + i) * y_row + column + at..][..n]);
+            for j in 0..V {
+                let z = if j < full.len() { full[j] } else { simd.partial_load_f32s(tail) };
+                sums[i][j] = simd.add_f32s(sums[i][j], z);
+            }
+        }
+    }
+    if let Some([low, high]) = of.epilogue.activation.bounds() {
         for i in 0..R {
             for j in 0..V {
                 sums[i][j] = clamp(simd, sums[i][j], low, high);
