@@ -150,7 +150,9 @@ void test(const std::string &model, const std::string &device) {
     const std::string folder = std::string(model).substr(0, std::string(model).rfind('/')) + "/tiny_llm/fixed";
     onepool::Options plain;
     plain.devices = options.devices;
-    onepool::Generator generator(folder, plain, 128);
+    onepool::GeneratorOptions opening;
+    opening.context = 128;
+    onepool::Generator generator(folder, plain, opening);
     CHECK(generator.context() == 128);
     onepool::TextOptions text;
     text.max_tokens = 12;
