@@ -25,8 +25,10 @@ type Ended = Result<Vec<(TextId, Generated)>, GenerateError>;
 #[derive(Debug)]
 struct Text {
     token: CancelToken,
-    /// What is not taken yet.
+    /// What is not told yet.
     piece: Arc<Mutex<String>>,
+    /// Who is told.
+    on_piece: Option<Py<PyAny>>,
 }
 
 /// Texts that are added at any time.
@@ -38,7 +40,7 @@ pub(crate) struct Batch {
     sampling: Sampling,
     /// Its generator is in use until this is cancelled.
     token: CancelToken,
-    texts: Mutex<BTreeMap<u64, Text>>,
+    texts: Arc<Mutex<BTreeMap<u64, Text>>>,
     /// Of a step whose wait a signal ended.
     late: Mutex<Option<Ended>>,
 }
@@ -49,7 +51,7 @@ impl Batch {
             thread: Mutex::new(Some(Arc::new(thread))),
             sampling,
             token,
-            texts: Mutex::default(),
+            texts: Arc::default(),
             late: Mutex::default(),
         }
     }
@@ -66,13 +68,12 @@ impl Batch {
     ) -> PyResult<R> {
         let thread = self.thread(py)?;
         let answer = thread.ask(work);
-        // The thread is left without the interpreter: who is last waits for it.
-        let (answer, received) = py.detach(move || {
+        // Who lets go of the thread last waits for it, without the interpreter.
+        let received = py.detach(move || {
             let received = answer.recv();
             drop(thread);
-            (answer, received)
+            received
         });
-        drop(answer);
         received.map_err(|_| stopped(py))
     }
 
@@ -107,23 +108,32 @@ fn stopped(py: Python<'_>) -> PyErr {
 #[pymethods]
 impl Batch {
     /// Adds a text; gives its number.
-    fn add(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, settings: Settings) -> PyResult<u64> {
+    fn add(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        on_piece: Option<Py<PyAny>>,
+        settings: Settings,
+    ) -> PyResult<u64> {
         let given = Given::of(prompt)?;
-        let text = Text { token: CancelToken::new(), piece: Arc::default() };
+        let text = Text { token: CancelToken::new(), piece: Arc::default(), on_piece };
         let options = settings.options(py, self.sampling, text.token.clone())?;
-        let piece = Arc::clone(&text.piece);
+        let (piece, texts) = (Arc::clone(&text.piece), Arc::clone(&self.texts));
         let told = move |part: &str| {
             lock(&piece).push_str(part);
             ControlFlow::Continue(())
         };
-        let added = self.ask(py, move |batcher| batcher.add(given.prompt(), options, told))?;
-        let id = added.map_err(|e| failed(py, e))?.0;
-        lock(&self.texts).insert(id, text);
-        Ok(id)
+        let added = self.ask(py, move |batcher| {
+            let id = batcher.add(given.prompt(), options, told)?.0;
+            // It is there before a step of another thread.
+            lock(&texts).insert(id, text);
+            Ok::<_, GenerateError>(id)
+        });
+        added?.map_err(|e| failed(py, e))
     }
 
-    /// Runs a step: what texts got in it, and those that have ended.
-    fn step(&self, py: Python<'_>) -> PyResult<(Vec<(u64, String)>, Vec<(u64, Row)>)> {
+    /// Runs a step: who is to be told what, and the texts that have ended.
+    fn step(&self, py: Python<'_>) -> PyResult<(Vec<(Py<PyAny>, String)>, Vec<(u64, Row)>)> {
         let thread = self.thread(py)?;
         let late = lock(&self.late).take();
         let ended = match late {
@@ -133,10 +143,17 @@ impl Batch {
         py.detach(move || drop(thread));
         let ended = ended.map_err(|e| failed(py, e))?;
         let mut texts = lock(&self.texts);
-        let pieces = texts.iter().map(|(id, text)| (*id, take(&mut *lock(&text.piece))));
-        let pieces = pieces.filter(|(_, piece)| !piece.is_empty()).collect();
+        let pieces = texts.values().filter_map(|text| {
+            let piece = take(&mut *lock(&text.piece));
+            let on_piece = text.on_piece.as_ref().filter(|_| !piece.is_empty())?;
+            Some((on_piece.clone_ref(py), piece))
+        });
+        let pieces = pieces.collect();
         let ended = ended.iter().map(|(id, made)| (id.0, row(made))).collect::<Vec<_>>();
-        ended.iter().for_each(|(id, _)| drop(texts.remove(id)));
+        let over: Vec<_> = ended.iter().map(|(id, _)| texts.remove(id)).collect();
+        // What goes may run code of the program's.
+        drop(texts);
+        drop(over);
         Ok((pieces, ended))
     }
 

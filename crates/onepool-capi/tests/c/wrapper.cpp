@@ -8,6 +8,8 @@
 #include <iostream>
 #include <iterator>
 
+#include <unistd.h>
+
 namespace {
 
 int failures = 0;
@@ -200,7 +202,7 @@ void test(const std::string &model, const std::string &device) {
     const auto drafted = drafting.generate("Hello", again);
     CHECK(drafted.text == made.text && drafted.numbers.accepted_tokens > 0);
     opening.draft = "/nowhere";
-    CHECK(throws(ONEPOOL_ERROR_MODEL, [&] { onepool::Generator none(folder, plain, opening); }));
+    CHECK(throws(ONEPOOL_ERROR_MODEL, [&] { onepool::Generator nowhere(folder, plain, opening); }));
 
     // A conversation in a file.
     char file_of[] = "/tmp/onepool-wrapper-XXXXXX";
@@ -229,8 +231,8 @@ void test(const std::string &model, const std::string &device) {
         int mine = 0;
         while (!batch.idle()) {
             try {
-                for (auto &text : batch.step()) {
-                    all.insert(std::move(text));
+                for (auto &over : batch.step()) {
+                    all.insert(std::move(over));
                 }
             } catch (const std::runtime_error &error) {
                 mine += std::string(error.what()) == "mine" ? 1 : 0;
