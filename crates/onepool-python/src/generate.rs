@@ -150,7 +150,8 @@ impl Generator {
         if active.is_none_or(|token| token.is_cancelled()) || self.generator.try_lock().is_ok() {
             return Ok(());
         }
-        Err(Class::Busy.says(py, "the generator makes another text: take that to its end, or close it"))
+        Err(Class::Busy
+            .says(py, "the generator makes another text or a batch: take that to its end, or close it"))
     }
 
     /// Uses the generator while it makes no text.

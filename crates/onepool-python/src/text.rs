@@ -5,6 +5,8 @@ use onepool::generate::{
 };
 use onepool::session::CancelToken;
 use onepool_core::error::chain;
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
@@ -51,32 +53,56 @@ impl Given {
 }
 
 /// How a text is made; what is not given is as the model's settings say.
-#[derive(Debug, FromPyObject)]
-#[pyo3(from_item_all)]
+#[derive(Debug)]
 pub(crate) struct Settings {
-    #[pyo3(default)]
     max_tokens: Option<usize>,
-    #[pyo3(default)]
     temperature: Option<f32>,
-    #[pyo3(default)]
     top_k: Option<usize>,
-    #[pyo3(default)]
     top_p: Option<f32>,
-    #[pyo3(default)]
     min_p: Option<f32>,
-    #[pyo3(default)]
     repetition_penalty: Option<f32>,
     seed: u64,
     stop: Vec<String>,
     ignore_end: bool,
-    #[pyo3(default)]
     json_schema: Option<String>,
-    #[pyo3(default)]
     regex: Option<String>,
-    #[pyo3(default)]
     grammar: Option<String>,
     lookup: usize,
     reuse: bool,
+}
+
+impl FromPyObject<'_, '_> for Settings {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        Ok(Settings {
+            max_tokens: setting(&given, "max_tokens")?,
+            temperature: setting(&given, "temperature")?,
+            top_k: setting(&given, "top_k")?,
+            top_p: setting(&given, "top_p")?,
+            min_p: setting(&given, "min_p")?,
+            repetition_penalty: setting(&given, "repetition_penalty")?,
+            seed: setting(&given, "seed")?,
+            stop: setting(&given, "stop")?,
+            ignore_end: setting(&given, "ignore_end")?,
+            json_schema: setting(&given, "json_schema")?,
+            regex: setting(&given, "regex")?,
+            grammar: setting(&given, "grammar")?,
+            lookup: setting(&given, "lookup")?,
+            reuse: setting(&given, "reuse")?,
+        })
+    }
+}
+
+/// A setting by its name, which an error says.
+fn setting<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyAny>, name: &str) -> PyResult<T> {
+    let py = given.py();
+    given.get_item(name)?.extract::<T>().map_err(|e| {
+        let e: PyErr = e.into();
+        let is_number = e.is_instance_of::<PyOverflowError>(py);
+        let class = if is_number { Class::Argument } else { Class::ArrayType };
+        class.says(py, format!("{name}: {}", e.value(py)))
+    })
 }
 
 impl Settings {
