@@ -21,6 +21,9 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 /// What a step gives.
 type Ended = Result<Vec<(TextId, Generated)>, GenerateError>;
 
+/// Who is told, and what.
+type Piece = (Py<PyAny>, String);
+
 /// A text of a batch.
 #[derive(Debug)]
 struct Text {
@@ -133,7 +136,7 @@ impl Batch {
     }
 
     /// Runs a step: who is to be told what, and the texts that have ended.
-    fn step(&self, py: Python<'_>) -> PyResult<(Vec<(Py<PyAny>, String)>, Vec<(u64, Row)>)> {
+    fn step(&self, py: Python<'_>) -> PyResult<(Vec<Piece>, Vec<(u64, Row)>)> {
         let thread = self.thread(py)?;
         let late = lock(&self.late).take();
         let ended = match late {

@@ -41,6 +41,7 @@ pub(crate) struct Generator {
 #[pymethods]
 impl Generator {
     #[new]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords of one call")]
     #[pyo3(signature = (path, devices, context, draft, sample_on, threads, cache_dir))]
     fn new(
         py: Python<'_>,
