@@ -1,7 +1,8 @@
 """The native part. Its classes are documented where they are public: see `onepool`."""
 
 import os
-from typing import Any, Literal, final
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, TypedDict, final
 
 import numpy as np
 
@@ -116,25 +117,53 @@ class Session:
     @property
     def closed(self) -> bool: ...
 
+class Settings(TypedDict):
+    max_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    seed: int
+    stop: list[str]
+    ignore_end: bool
+    json_schema: str | None
+    regex: str | None
+    grammar: str | None
+    lookup: int
+    reuse: bool
+
+_Prompt: TypeAlias = str | list[int] | list[tuple[str, str]] | tuple[Any, list[int]]
+_Row: TypeAlias = tuple[
+    str,
+    list[int],
+    int,
+    Literal["end", "stop", "length", "context", "grammar", "cancelled"],
+    float,
+    float,
+    float,
+    float,
+    float,
+    int,
+    int,
+    int,
+]
+
 @final
 class Stream:
     def next(self) -> str | None: ...
-    def made(
-        self,
-    ) -> (
-        tuple[
-            str,
-            list[int],
-            int,
-            Literal["end", "stop", "length", "context", "grammar", "cancelled"],
-            float,
-            float,
-            float,
-            float,
-            float,
-        ]
-        | None
-    ): ...
+    def made(self) -> _Row | None: ...
+    def close(self) -> None: ...
+
+@final
+class Batch:
+    def add(self, prompt: _Prompt, on_piece: Callable[[str], object] | None, settings: Settings) -> int: ...
+    def step(self) -> tuple[list[tuple[Callable[[str], object], str]], list[tuple[int, _Row]]]: ...
+    def cancel(self, text: int) -> None: ...
+    def idle(self) -> bool: ...
+    def counts(self) -> tuple[int, int, int, int, int]: ...
+    @property
+    def closed(self) -> bool: ...
     def close(self) -> None: ...
 
 @final
@@ -162,6 +191,8 @@ class Generator:
         path: str | os.PathLike[str],
         devices: list[str],
         context: int | None,
+        draft: tuple[str | os.PathLike[str], int] | None,
+        sample_on: str,
         threads: int,
         cache_dir: str | os.PathLike[str] | None,
     ) -> Generator: ...
@@ -173,12 +204,8 @@ class Generator:
     def remarks(self) -> list[str]: ...
     @property
     def devices(self) -> list[str]: ...
-    def tokens(self, prompt: str | list[int] | list[tuple[str, str]] | tuple[Any, list[int]]) -> list[int]: ...
-    def start(
-        self,
-        prompt: str | list[int] | list[tuple[str, str]] | tuple[Any, list[int]],
-        max_tokens: int | None,
-        chosen: tuple[float | None, int | None, float | None, float | None, float | None, int],
-        stop: list[str],
-        ignore_end: bool,
-    ) -> Stream: ...
+    def tokens(self, prompt: _Prompt) -> list[int]: ...
+    def save(self, path: str | os.PathLike[str]) -> None: ...
+    def restore(self, path: str | os.PathLike[str]) -> int: ...
+    def start(self, prompt: _Prompt, settings: Settings) -> Stream: ...
+    def batch(self, texts: int, step_tokens: int) -> Batch: ...

@@ -14,18 +14,31 @@ settings and `tokenizer.json`.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
 from onepool import _onepool
-from onepool._errors import ArrayTypeError, CancelledError
+from onepool._errors import ArgumentError, ArrayTypeError, CancelledError
 
-__all__ = ["Embedded", "Embedder", "Features", "Generated", "Generator", "Prompt", "Stream"]
+__all__ = [
+    "Batch",
+    "BatchCounts",
+    "Embedded",
+    "Embedder",
+    "Features",
+    "Generated",
+    "Generator",
+    "Prompt",
+    "Settings",
+    "Stream",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +72,73 @@ class Generated(NamedTuple):
     """What the tokens after the first one took."""
     prompt_tokens_per_second: float
     tokens_per_second: float
+    reused_tokens: int
+    """Tokens of the prompt that were in the cache."""
+    guessed_tokens: int
+    """Tokens that were guessed, by `lookup` or by a draft model."""
+    accepted_tokens: int
+    """Those of them that became part of the text."""
+
+
+class Settings(TypedDict, total=False):
+    """How a text is made: keyword arguments. Those of sampling that are not given are the model's."""
+
+    max_tokens: int | None
+    """The most tokens; without it as many as there is room for."""
+    temperature: float | None
+    """0 takes the most likely token always. Where the model's settings do so, `top_k`, `top_p` or `min_p` make it 1."""
+    top_k: int | None
+    """One of so many most likely tokens; 0 is of all."""
+    top_p: float | None
+    """One of those that have this share of the probability together."""
+    min_p: float | None
+    """One of those that have this share of the most likely one's probability."""
+    repetition_penalty: float | None
+    """Above 1: tokens that were there are less likely."""
+    seed: int
+    """Equal prompts, settings and seeds give equal texts on a device."""
+    stop: str | Sequence[str]
+    """Strings that end the text; they are no part of it."""
+    ignore_end: bool
+    """Whether the text goes on after a token that ends texts."""
+    json_schema: str | Mapping[str, Any] | None
+    """The text is a value that this schema describes. At most one of this, `regex` and `grammar` is given."""
+    regex: str | None
+    """The whole text is what this regular expression matches."""
+    grammar: str | None
+    """The text is what this grammar in Lark's notation derives from `start`."""
+    lookup: int
+    """The most tokens that are guessed at once from the text so far. The text is the same, up to rounding."""
+    reuse: bool
+    """Whether tokens at the begin of the prompt that the cache has from the text before are not computed again."""
+
+
+def _settings(given: Settings) -> _onepool.Settings:
+    unknown = given.keys() - Settings.__annotations__.keys()
+    if unknown:
+        raise ArrayTypeError(f"unknown settings: {', '.join(sorted(unknown))}")
+    stop, schema = given.get("stop", ()), given.get("json_schema")
+    if isinstance(schema, Mapping):
+        try:
+            schema = json.dumps(dict(schema))
+        except (TypeError, ValueError) as error:
+            raise ArrayTypeError(f"json_schema: {error}") from None
+    return {
+        "max_tokens": given.get("max_tokens"),
+        "temperature": given.get("temperature"),
+        "top_k": given.get("top_k"),
+        "top_p": given.get("top_p"),
+        "min_p": given.get("min_p"),
+        "repetition_penalty": given.get("repetition_penalty"),
+        "seed": given.get("seed", 0),
+        "stop": [stop] if isinstance(stop, str) else list(stop),
+        "ignore_end": given.get("ignore_end", False),
+        "json_schema": schema,
+        "regex": given.get("regex"),
+        "grammar": given.get("grammar"),
+        "lookup": given.get("lookup", 0),
+        "reuse": given.get("reuse", False),
+    }
 
 
 def _prompt(prompt: Prompt) -> str | list[int] | list[tuple[str, str]] | tuple[Any, list[int]]:
@@ -126,6 +206,103 @@ class Stream:
         self.close()
 
 
+class BatchCounts(NamedTuple):
+    """What a batch did so far."""
+
+    steps: int
+    tokens: int
+    """Tokens that ran in them."""
+    reused_tokens: int
+    """Tokens of prompts that were in pages already."""
+    most_texts: int
+    """The most texts of one step."""
+    preempted: int
+    """How often a text was set aside for want of pages, to be computed again."""
+
+
+class Batch:
+    """Texts that are added at any time: `generator.batch()` makes it.
+
+    Each step gives every text that runs its next token, and runs a part of the prompts of those that begin. A text that
+    has ended leaves at once, and the next one takes its place. Texts are those that `Generator.generate` makes one by one,
+    up to rounding; guesses are not made. Iterating over it steps until no text is left, and gives numbers with texts.
+
+    The generator is in use until the batch is closed. Other threads run during a step, and may add texts. Ctrl-C in the
+    main thread is raised when the step that runs is over, and no text is lost. Calls of a closed one are a `ClosedError`.
+    """
+
+    def __init__(self, native: _onepool.Batch) -> None:
+        self._native = native
+        self._pieces: deque[tuple[Callable[[str], object], str]] = deque()
+        self._ended: deque[tuple[int, Generated]] = deque()
+
+    def add(
+        self, prompt: Prompt, *, on_piece: Callable[[str], object] | None = None, **settings: Unpack[Settings]
+    ) -> int:
+        """Adds a text, which waits for its place; gives its number, which counts from 0.
+
+        `step` calls `on_piece` with the text as it comes. What that raises is raised by `step`.
+        """
+        return self._native.add(_prompt(prompt), on_piece, _settings(settings))
+
+    def step(self) -> list[tuple[int, Generated]]:
+        """Runs one step; gives the texts that have ended, with their numbers.
+
+        After an error texts that ran are computed again by the next step, but for one whose own logits or grammar failed:
+        that one is gone.
+        """
+        self._run()
+        ended = list(self._ended)
+        self._ended.clear()
+        return ended
+
+    def _run(self) -> None:
+        pieces, ended = self._native.step()
+        self._pieces.extend(pieces)
+        self._ended.extend((text, Generated(*row)) for text, row in ended)
+        while self._pieces:
+            on_piece, piece = self._pieces.popleft()
+            on_piece(piece)
+
+    def cancel(self, text: int) -> None:
+        """Ends a text in the next step; its `finish` is "cancelled". Raises `ArgumentError` for one that has ended."""
+        self._native.cancel(text)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no text runs or waits, and none that has ended is still to be given."""
+        return not self._ended and not self._pieces and self._native.idle()
+
+    @property
+    def counts(self) -> BatchCounts:
+        """What was done so far."""
+        return BatchCounts(*self._native.counts())
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return self._native.closed
+
+    def __iter__(self) -> Iterator[tuple[int, Generated]]:
+        while not self.idle:
+            if not self._ended:
+                self._run()
+            while self._ended:
+                yield self._ended.popleft()
+
+    def close(self) -> None:
+        """Drops texts that have not ended. The generator is free then."""
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class Generator:
     """A language model made ready on devices, with the cache of one sequence.
 
@@ -133,8 +310,12 @@ class Generator:
     as many as the model's settings say, at most 4096. `threads` is for the CPU, 0 for all of them. `cache_dir` keeps
     compiled kernels.
 
-    It makes one text at a time: another one meanwhile is a `BusyError`. Raises `ModelError`, `UnsupportedError`,
-    `ArgumentError` and `NoDeviceError`.
+    `draft` is a smaller model with the same tokens, which guesses at most `draft_tokens` at once; one run checks them.
+    Greedy texts are the same with it, and others have the same distribution. `sample_on` says where tokens are chosen:
+    "host" reads all logits, "device" has a GPU find the likely tokens, and "auto" does so where the vocabulary is large.
+
+    It makes one text, or one batch, at a time: another one meanwhile is a `BusyError`. Raises `ModelError`,
+    `UnsupportedError`, `ArgumentError` and `NoDeviceError`.
     """
 
     def __init__(
@@ -143,11 +324,17 @@ class Generator:
         *,
         device: str | Sequence[str] = "auto",
         context: int | None = None,
+        draft: str | os.PathLike[str] | None = None,
+        draft_tokens: int = 4,
+        sample_on: Literal["auto", "host", "device"] = "auto",
         threads: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         names = [device] if isinstance(device, str) else list(device)
-        self._native = _onepool.Generator(model, names, context, threads, cache_dir)
+        if draft_tokens < 1:
+            raise ArgumentError(f"draft_tokens is {draft_tokens}: expected at least 1")
+        guesses = None if draft is None else (draft, draft_tokens)
+        self._native = _onepool.Generator(model, names, context, guesses, sample_on, threads, cache_dir)
 
     @property
     def context(self) -> int:
@@ -173,59 +360,45 @@ class Generator:
         """The tokens of a prompt."""
         return self._native.tokens(_prompt(prompt))
 
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-        ignore_end: bool = False,
-    ) -> Stream:
-        """Begins a text, and gives its pieces as they come.
+    def stream(self, prompt: Prompt, **settings: Unpack[Settings]) -> Stream:
+        """Begins a text, and gives its pieces as they come. `Settings` has the keyword arguments.
 
-        Messages go through the model's chat template. Settings that are not given are the model's. `temperature` 0 takes
-        the most likely token always; where the model's settings do so, `top_k`, `top_p` or `min_p` make it 1. Equal
-        prompts, settings and seeds give equal texts on a device. Strings of `stop` end the text and are no part of it.
-        With `ignore_end` it goes on after a token that ends texts.
+        Messages go through the model's chat template.
         """
-        strings = [stop] if isinstance(stop, str) else list(stop)
-        chosen = (temperature, top_k, top_p, min_p, repetition_penalty, seed)
-        return Stream(self._native.start(_prompt(prompt), max_tokens, chosen, strings, ignore_end))
+        return Stream(self._native.start(_prompt(prompt), _settings(settings)))
 
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-        ignore_end: bool = False,
-    ) -> Generated:
+    def generate(self, prompt: Prompt, **settings: Unpack[Settings]) -> Generated:
         """Makes a text, as `stream` does, and returns it at its end."""
-        text = self.stream(
-            prompt,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            seed=seed,
-            stop=stop,
-            ignore_end=ignore_end,
-        )
-        return text.result()
+        return self.stream(prompt, **settings).result()
+
+    def batch(self, *, texts: int = 8, step_tokens: int = 256) -> Batch:
+        """Begins a batch. At most `texts` run at once, and others wait; the cache is as many times as large.
+
+        A step has at most `step_tokens` tokens: one of each text that goes on, then tokens of prompts. Raises
+        `UnsupportedError` for a model with an encoder.
+        """
+        return Batch(self._native.batch(texts, step_tokens))
+
+    def generate_all(
+        self, prompts: Sequence[Prompt], *, texts: int = 8, **settings: Unpack[Settings]
+    ) -> list[Generated]:
+        """Makes a text of each prompt in a batch of at most `texts` at once; the texts in the order of their prompts."""
+        with self.batch(texts=texts) as batch:
+            numbers = [batch.add(prompt, **settings) for prompt in prompts]
+            made = dict(batch)
+        return [made[number] for number in numbers]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the tokens of the last conversation that are in the cache, with their keys and values, to a file."""
+        self._native.save(path)
+
+    def restore(self, path: str | os.PathLike[str]) -> int:
+        """Fills the cache from a file of `save`; gives the number of its tokens.
+
+        A prompt that begins with them computes only the others where `reuse` is set. Raises `ArgumentError` for a file that
+        is damaged or of another model; the cache is empty then.
+        """
+        return self._native.restore(path)
 
     def __repr__(self) -> str:
         return f"<onepool.generate.Generator: {self.context} tokens on {', '.join(self.devices)}>"

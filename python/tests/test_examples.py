@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,3 +36,12 @@ def test_generate() -> None:
     program, model = ROOT / "python/examples/generate.py", ROOT / "models/tiny_llm/fixed"
     done = subprocess.run([sys.executable, program, model, "cpu", "Hello"], capture_output=True, text=True, check=True)
     assert len(done.stdout) > 5 and "tokens/s" in done.stderr
+
+
+def test_batch() -> None:
+    program, model = ROOT / "python/examples/batch.py", ROOT / "models/tiny_llm/fixed"
+    command = [sys.executable, program, model, "cpu", "Hello", "Again", "a"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = sorted(done.stdout.splitlines())
+    assert [line.split()[0] for line in lines] == ["0", "1", "2"]
+    assert all(re.fullmatch("[0-9] [a-z]{3} [0-9]+ (length|end)", line) for line in lines)

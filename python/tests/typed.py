@@ -12,7 +12,7 @@ from onnx import helper
 
 import onepool
 import onepool.backend
-from onepool.generate import Embedded, Embedder, Generated, Generator
+from onepool.generate import BatchCounts, Embedded, Embedder, Generated, Generator
 
 
 def double() -> onnx.ModelProto:
@@ -51,6 +51,12 @@ def main() -> None:
     assert_type(text.result(), Generated)
     made = generator.generate([{"role": "user", "content": "Hello"}], max_tokens=2, stop="x")
     assert_type(made.tokens, list[int])
+    with generator.batch(texts=2) as batch:
+        assert_type(batch.add("Hello", max_tokens=2, json_schema={"enum": [7]}, on_piece=str), int)
+        assert_type(batch.step(), list[tuple[int, Generated]])
+        assert_type(dict(batch), dict[int, Generated])
+        assert_type(batch.counts, BatchCounts)
+    assert_type(generator.generate_all(["Hello"], regex="ab"), list[Generated])
     tensor = onepool.Tensor((2, 3), "float16")
     assert_type(tensor.shape, tuple[int, ...])
     assert_type(onepool.devices(), onepool.Devices)

@@ -132,6 +132,12 @@ pub enum GenerateError {
         /// Its number.
         u64,
     ),
+    /// Something else uses the generator.
+    #[error("the generator is in use: another text or a batch is made with it")]
+    Busy,
+    /// The thread of a batch is not there.
+    #[error("the thread of a batch {0}")]
+    Thread(String),
     /// A pool of pages cannot be made so, or belongs to another model.
     #[error("the pool of pages: {0}")]
     Pages(String),

@@ -31,6 +31,7 @@
 //! that the next run overwrites. Decoders that read an encoder have no mask for their cache: their graph is changed so that
 //! rows may be hidden.
 
+mod batch_thread;
 mod batcher;
 mod cache;
 mod call;
@@ -76,6 +77,7 @@ use std::time::Duration;
 
 use onepool_core::files::hash::Hash;
 
+pub use self::batch_thread::BatchThread;
 pub use self::batcher::{BatchCounts, BatchOptions, Batcher, Running, TextId};
 pub use self::embed::{EmbedOptions, Embedded, Embedder, Pooling};
 pub use self::error::GenerateError;

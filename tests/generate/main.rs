@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod batch;
+mod batch_thread;
 mod batcher;
 mod batcher_errors;
 mod conversation;

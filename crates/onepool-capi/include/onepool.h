@@ -452,13 +452,30 @@ onepool_status onepool_run_free(onepool_run *run);
 
 typedef struct onepool_generator onepool_generator;
 
+/* Where tokens are chosen. */
+typedef enum onepool_sample_on {
+    ONEPOOL_SAMPLE_ON_AUTO = 0,  /* on a GPU where the vocabulary is large, else on the host */
+    ONEPOOL_SAMPLE_ON_HOST = 1,  /* the host gets all logits of a token */
+    ONEPOOL_SAMPLE_ON_DEVICE = 2 /* the host gets the likely tokens alone, where these decide */
+} onepool_sample_on;
+
+/* How a language model is opened. */
+typedef struct onepool_generator_options {
+    size_t struct_size;
+    size_t context;      /* tokens that a prompt and its text may have together; 0: as the settings say, at most 4096 */
+    const char *draft;   /* the path of a smaller model of the same tokens, whose guesses are checked; or null */
+    size_t draft_tokens; /* the most tokens that it guesses at once; 0: 4 */
+    uint32_t sample_on;  /* onepool_sample_on */
+    uint32_t reserved;   /* 0 */
+} onepool_generator_options;
+#define ONEPOOL_GENERATOR_OPTIONS_INIT { sizeof(onepool_generator_options), 0, NULL, 0, ONEPOOL_SAMPLE_ON_AUTO, 0 }
+
 /* Opens a language model on devices: a GGUF file, or a folder with an ONNX graph, its settings (genai_config.json, or
- * config.json) and tokenizer.json; a model that reads its prompt with an encoder has encoder_model.onnx too. `options` may
- * be null, and have no frames. `context` is how many tokens a prompt and its text may have together; 0: as many as the
- * settings say, at most 4096. Takes seconds.
+ * config.json) and tokenizer.json; a model that reads its prompt with an encoder has encoder_model.onnx too. `session` may
+ * be null, and have no frames; it is for the draft model too. `options` may be null. Takes seconds.
  * Errors: MODEL, NO_DEVICE, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
-onepool_status onepool_generator_open(const char *path, const onepool_session_options *options, size_t context,
-                                      onepool_generator **generator);
+onepool_status onepool_generator_open(const char *path, const onepool_session_options *session,
+                                      const onepool_generator_options *options, onepool_generator **generator);
 
 /* Frees a generator. A text that is on its way goes on to its end. */
 onepool_status onepool_generator_free(onepool_generator *generator);
@@ -473,6 +490,14 @@ typedef struct onepool_message {
     const char *content;
 } onepool_message;
 #define ONEPOOL_MESSAGE_INIT { sizeof(onepool_message), NULL, NULL }
+
+/* What a text must be. */
+typedef enum onepool_grammar {
+    ONEPOOL_GRAMMAR_NONE = 0,
+    ONEPOOL_GRAMMAR_JSON_SCHEMA = 1, /* a value that a JSON schema describes */
+    ONEPOOL_GRAMMAR_REGEX = 2,       /* what a regular expression matches, the whole text */
+    ONEPOOL_GRAMMAR_LARK = 3         /* what a grammar in Lark's notation derives from `start` */
+} onepool_grammar;
 
 /* A prompt, of which there is one of four, and how a text is made. Settings that are null are the model's. */
 typedef struct onepool_generate_options {
@@ -497,10 +522,14 @@ typedef struct onepool_generate_options {
     const float *features;           /* for an encoder of sounds, compact; `tokens` are for the decoder then, or none */
     const size_t *features_shape;    /* their sizes as the encoder declares them, for one text */
     size_t features_rank;
+    const char *grammar;             /* holds the text; or null */
+    uint32_t grammar_kind;           /* onepool_grammar: which kind `grammar` is */
+    uint32_t reuse;                  /* 1: tokens at the begin of the prompt that the cache has are not computed again */
+    size_t lookup;                   /* the most tokens that are guessed at once from the text so far; 0: none */
 } onepool_generate_options;
 #define ONEPOOL_GENERATE_OPTIONS_INIT \
     { sizeof(onepool_generate_options), NULL, NULL, 0, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, 0, 0, NULL, \
-      NULL, NULL, 0 }
+      NULL, NULL, 0, NULL, ONEPOOL_GRAMMAR_NONE, 0, 0 }
 
 /* Why a text ended: by a token that ends texts, a string of `stop`, `max_tokens`, a full cache, a token of cancellation or
  * the callback. */
@@ -523,12 +552,16 @@ typedef struct onepool_generated {
     uint64_t prepare_ns;    /* what planning took */
     uint64_t prompt_ns;     /* what the prompt took */
     uint64_t generation_ns; /* what the tokens after the first one took */
+    size_t reused_tokens;   /* of the prompt, that were in the cache */
+    size_t guessed_tokens;  /* by `lookup` or a draft model */
+    size_t accepted_tokens; /* those of them that became part of the text */
 } onepool_generated;
-#define ONEPOOL_GENERATED_INIT { sizeof(onepool_generated), 0, 0, 0, 0, 0, 0, 0 }
+#define ONEPOOL_GENERATED_INIT { sizeof(onepool_generated), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Called with the text as it comes, after each token that makes some: `bytes` bytes of whole characters in UTF-8, without a
  * zero byte at the end, which live for the call. 0: go on; else the text ends. It is called by the thread that called
- * onepool_generate. It must not use the generator, and must not throw. */
+ * onepool_generate, or by the thread of a batch while a step runs. It must not use the generator or the batch, which are BUSY
+ * then, and must not throw. */
 typedef uint32_t (*onepool_text_callback)(void *user, const char *piece, size_t bytes);
 
 /* Makes a text and returns at its end. `generated` may be null. A text that was cancelled is ONEPOOL_OK, and its `finish` says
@@ -540,6 +573,68 @@ onepool_status onepool_generate(onepool_generator *generator, const onepool_gene
 /* The tokens of a prompt: how many there are, and as many of them as there is `room` for. Errors: BUSY, MODEL. */
 onepool_status onepool_generator_tokens(onepool_generator *generator, const onepool_generate_options *options,
                                         uint32_t *tokens, size_t room, size_t *count);
+
+/* Writes the tokens of the last conversation that are in the cache, with their keys and values, to a file.
+ * Errors: BUSY, MODEL where it cannot be written or the model has an encoder, DEVICE, DEVICE_LOST. */
+onepool_status onepool_generator_save(onepool_generator *generator, const char *path);
+
+/* Fills the cache from such a file; `tokens` gets the number of its tokens. A prompt that begins with them and has `reuse`
+ * computes only the others. After an error the cache is empty.
+ * Errors: BUSY, INVALID_ARGUMENT for a file that is damaged or of another model, MODEL where it cannot be read or the model
+ * has an encoder, DEVICE, DEVICE_LOST. */
+onepool_status onepool_generator_restore(onepool_generator *generator, const char *path, size_t *tokens);
+
+/* ---- Texts that come and go ----------------------------------------------------------------------------------------- */
+
+/* Makes texts that are added at any time. Its calls take turns, and may come from any thread. */
+typedef struct onepool_batch onepool_batch;
+
+typedef struct onepool_batch_options {
+    size_t struct_size;
+    size_t texts;       /* the most texts that run at once, others wait; 0: 8. The cache is as many times as large */
+    size_t step_tokens; /* the most tokens of a step: one of each text that goes on, then tokens of prompts; 0: 256 */
+} onepool_batch_options;
+#define ONEPOOL_BATCH_OPTIONS_INIT { sizeof(onepool_batch_options), 0, 0 }
+
+/* Opens a batch, which has the generator until it is freed: other texts are BUSY. `options` may be null.
+ * Errors: BUSY, MODEL for a model with an encoder, OUT_OF_MEMORY, DEVICE. */
+onepool_status onepool_batch_open(onepool_generator *generator, const onepool_batch_options *options,
+                                  onepool_batch **batch);
+
+/* Frees a batch, after the step that runs. Texts that have not ended are dropped. */
+onepool_status onepool_batch_free(onepool_batch *batch);
+
+/* Adds a text; `text` gets its number, which counts from 0. Nothing runs before a step. The callback gets the text's pieces
+ * and its `user` until the text has ended or the batch is freed; `options` are read in the call alone. `lookup` and a draft
+ * model are not used. Errors: BUSY in a callback of the batch. */
+onepool_status onepool_batch_add(onepool_batch *batch, const onepool_generate_options *options,
+                                 onepool_text_callback callback, void *user, uint64_t *text);
+
+/* Gives each text that runs its next token and runs a part of the prompts of those that begin. `texts` gets the numbers of
+ * the texts that have ended, `count` of them. `generated`, which may be null, gets what was made; the first one says the
+ * size of each. Where more have ended than there is `room` for, which is at least 1, the next calls tell of them and run
+ * nothing. A text whose token of cancellation is triggered ends in the next step. After an error texts that ran are computed
+ * again by the next step, but for one whose own logits or grammar failed: that one is gone.
+ * Errors: BUSY in a callback of the batch, MODEL, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
+onepool_status onepool_batch_step(onepool_batch *batch, uint64_t *texts, onepool_generated *generated, size_t room,
+                                  size_t *count);
+
+/* Whether no text runs or waits, and none that has ended is still to be told of: 1, else 0. Errors: BUSY as above. */
+onepool_status onepool_batch_is_idle(onepool_batch *batch, uint32_t *idle);
+
+/* What a batch did so far. */
+typedef struct onepool_batch_counts {
+    size_t struct_size;
+    uint64_t steps;
+    uint64_t tokens;        /* that ran in them */
+    uint64_t reused_tokens; /* of prompts, that were in pages already */
+    size_t most_texts;      /* of one step */
+    uint64_t preempted;     /* how often a text was set aside for want of pages */
+} onepool_batch_counts;
+#define ONEPOOL_BATCH_COUNTS_INIT { sizeof(onepool_batch_counts), 0, 0, 0, 0, 0 }
+
+/* Errors: BUSY as above. */
+onepool_status onepool_batch_get_counts(onepool_batch *batch, onepool_batch_counts *counts);
 
 /* ---- Vectors of texts ----------------------------------------------------------------------------------------------- */
 

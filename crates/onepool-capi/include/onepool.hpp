@@ -12,6 +12,7 @@
 #include <exception>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -543,7 +544,15 @@ struct TextOptions {
     std::vector<std::string> stop = {};
     bool ignore_end = false;
     const Cancel *cancel = nullptr;
+    /// What the text must be, and of which kind that is.
+    std::string grammar = {};
+    onepool_grammar grammar_kind = ONEPOOL_GRAMMAR_NONE;
+    bool reuse = false;
+    std::size_t lookup = 0;
 };
+
+/// Called with each piece of text; false ends it. What it throws ends the text and is thrown again.
+using Told = std::function<bool(const std::string &piece)>;
 
 /// A text that was made.
 struct Generated {
@@ -551,48 +560,54 @@ struct Generated {
     onepool_generated numbers = ONEPOOL_GENERATED_INIT;
 };
 
-/// A language model made ready on devices, with the cache of one text.
-class Generator {
-  public:
-    /// Called with each piece of text; false ends it. What it throws ends the text and is thrown again.
-    using Told = std::function<bool(const std::string &piece)>;
-
-    explicit Generator(const std::string &path, const Options &options = {}, std::size_t context = 0) {
-        const detail::RawOptions raw(options);
-        onepool_generator *handle = nullptr;
-        check(onepool_generator_open(path.c_str(), &raw.options, context, &handle));
-        handle_.reset(handle);
-    }
-    std::size_t context() const {
-        std::size_t tokens = 0;
-        check(onepool_generator_context(handle_.get(), &tokens));
-        return tokens;
-    }
-    /// Goes on from a text.
-    Generated generate(const std::string &prompt, const TextOptions &options = {}, const Told &told = {}) {
-        onepool_generate_options raw = ONEPOOL_GENERATE_OPTIONS_INIT;
-        raw.text = prompt.c_str();
-        return make(raw, options, told);
-    }
-    /// Answers in a chat.
-    Generated generate(const std::vector<Message> &chat, const TextOptions &options = {}, const Told &told = {}) {
-        std::vector<onepool_message> messages;
+namespace detail {
+/// A prompt and options as the C interface has them. What they were made of must stay.
+struct RawText {
+    RawText(const std::string &prompt, const TextOptions &given) : RawText(given) { options.text = prompt.c_str(); }
+    RawText(const std::vector<Message> &chat, const TextOptions &given) : RawText(given) {
         for (const Message &message : chat) {
             messages.push_back({sizeof(onepool_message), message.role.c_str(), message.content.c_str()});
         }
-        onepool_generate_options raw = ONEPOOL_GENERATE_OPTIONS_INIT;
-        raw.messages = messages.data();
-        raw.message_count = messages.size();
-        return make(raw, options, told);
+        options.messages = messages.data();
+        options.message_count = messages.size();
     }
-    onepool_generator *get() const noexcept { return handle_.get(); }
+    RawText(const RawText &) = delete;
+    RawText &operator=(const RawText &) = delete;
+
+    onepool_generate_options options = ONEPOOL_GENERATE_OPTIONS_INIT;
 
   private:
-    struct Telling {
-        const Told &told;
-        std::string text = {};
-        std::exception_ptr thrown = {};
-    };
+    explicit RawText(const TextOptions &given) {
+        for (const std::string &text : given.stop) {
+            stop.push_back(text.c_str());
+        }
+        options.max_tokens = given.max_tokens;
+        options.temperature = address(given.temperature);
+        options.top_k = address(given.top_k);
+        options.top_p = address(given.top_p);
+        options.min_p = address(given.min_p);
+        options.repetition_penalty = address(given.repetition_penalty);
+        options.seed = given.seed;
+        options.stop = stop.data();
+        options.stop_count = stop.size();
+        options.ignore_end = given.ignore_end ? 1 : 0;
+        options.cancel = given.cancel ? given.cancel->get() : nullptr;
+        options.grammar = given.grammar_kind == ONEPOOL_GRAMMAR_NONE && given.grammar.empty() ? nullptr : given.grammar.c_str();
+        options.grammar_kind = given.grammar_kind;
+        options.reuse = given.reuse ? 1 : 0;
+        options.lookup = given.lookup;
+    }
+    template <typename T> static const T *address(const std::optional<T> &value) { return value ? &*value : nullptr; }
+
+    std::vector<onepool_message> messages = {};
+    std::vector<const char *> stop = {};
+};
+
+/// Who is told a text, and the text so far.
+struct Telling {
+    Told told;
+    std::string text = {};
+    std::exception_ptr thrown = {};
 
     static std::uint32_t tell(void *user, const char *piece, std::size_t bytes) noexcept {
         auto *telling = static_cast<Telling *>(user);
@@ -605,35 +620,136 @@ class Generator {
             return 1;
         }
     }
-    template <typename T> static const T *address(const std::optional<T> &value) { return value ? &*value : nullptr; }
+    /// Throws what was thrown, once.
+    void rethrow() {
+        if (thrown) {
+            std::rethrow_exception(std::exchange(thrown, nullptr));
+        }
+    }
+};
+} // namespace detail
 
-    Generated make(onepool_generate_options &raw, const TextOptions &options, const Told &told) {
-        std::vector<const char *> stop;
-        for (const std::string &text : options.stop) {
-            stop.push_back(text.c_str());
-        }
-        raw.max_tokens = options.max_tokens;
-        raw.temperature = address(options.temperature);
-        raw.top_k = address(options.top_k);
-        raw.top_p = address(options.top_p);
-        raw.min_p = address(options.min_p);
-        raw.repetition_penalty = address(options.repetition_penalty);
-        raw.seed = options.seed;
-        raw.stop = stop.data();
-        raw.stop_count = stop.size();
-        raw.ignore_end = options.ignore_end ? 1 : 0;
-        raw.cancel = options.cancel ? options.cancel->get() : nullptr;
-        Telling telling{told};
+/// How a language model is opened. The defaults are those of onepool.h.
+struct GeneratorOptions {
+    std::size_t context = 0;
+    std::string draft = {};
+    std::size_t draft_tokens = 0;
+    onepool_sample_on sample_on = ONEPOOL_SAMPLE_ON_AUTO;
+};
+
+/// A language model made ready on devices, with the cache of one text.
+class Generator {
+  public:
+    explicit Generator(const std::string &path, const Options &session = {}, const GeneratorOptions &options = {}) {
+        const detail::RawOptions raw(session);
+        onepool_generator_options given = ONEPOOL_GENERATOR_OPTIONS_INIT;
+        given.context = options.context;
+        given.draft = options.draft.empty() ? nullptr : options.draft.c_str();
+        given.draft_tokens = options.draft_tokens;
+        given.sample_on = options.sample_on;
+        onepool_generator *handle = nullptr;
+        check(onepool_generator_open(path.c_str(), &raw.options, &given, &handle));
+        handle_.reset(handle);
+    }
+    std::size_t context() const {
+        std::size_t tokens = 0;
+        check(onepool_generator_context(handle_.get(), &tokens));
+        return tokens;
+    }
+    /// Goes on from a text.
+    Generated generate(const std::string &prompt, const TextOptions &options = {}, const Told &told = {}) {
+        return make(detail::RawText(prompt, options), told);
+    }
+    /// Answers in a chat.
+    Generated generate(const std::vector<Message> &chat, const TextOptions &options = {}, const Told &told = {}) {
+        return make(detail::RawText(chat, options), told);
+    }
+    /// Writes the cache of the last conversation to a file.
+    void save(const std::string &path) const { check(onepool_generator_save(handle_.get(), path.c_str())); }
+    /// Fills the cache from such a file; gives the number of its tokens.
+    std::size_t restore(const std::string &path) {
+        std::size_t tokens = 0;
+        check(onepool_generator_restore(handle_.get(), path.c_str(), &tokens));
+        return tokens;
+    }
+    onepool_generator *get() const noexcept { return handle_.get(); }
+
+  private:
+    Generated make(const detail::RawText &raw, const Told &told) {
+        detail::Telling telling{told};
         Generated made;
-        const onepool_status status = onepool_generate(handle_.get(), &raw, &Generator::tell, &telling, &made.numbers);
-        if (telling.thrown) {
-            std::rethrow_exception(telling.thrown);
-        }
+        const onepool_status status =
+            onepool_generate(handle_.get(), &raw.options, &detail::Telling::tell, &telling, &made.numbers);
+        telling.rethrow();
         check(status);
         made.text = std::move(telling.text);
         return made;
     }
     detail::Owner<onepool_generator, onepool_generator_free> handle_;
+};
+
+/// Texts that come and go. It has its generator until it is destroyed.
+class Batch {
+  public:
+    /// A text that has ended, and its number.
+    using Ended = std::pair<std::uint64_t, Generated>;
+
+    /// At most `texts` run at once, and `step_tokens` tokens in a step; 0 is as in onepool.h.
+    explicit Batch(Generator &generator, std::size_t texts = 0, std::size_t step_tokens = 0) {
+        const onepool_batch_options options = {sizeof(onepool_batch_options), texts, step_tokens};
+        onepool_batch *handle = nullptr;
+        check(onepool_batch_open(generator.get(), &options, &handle));
+        handle_.reset(handle);
+    }
+    /// Adds a text; gives its number. `told` is called by another thread, while a step runs.
+    std::uint64_t add(const std::string &prompt, const TextOptions &options = {}, Told told = {}) {
+        return add(detail::RawText(prompt, options), std::move(told));
+    }
+    std::uint64_t add(const std::vector<Message> &chat, const TextOptions &options = {}, Told told = {}) {
+        return add(detail::RawText(chat, options), std::move(told));
+    }
+    /// Runs a step; gives texts that have ended. Where a `told` has thrown, this throws it, and the next call gives them.
+    std::vector<Ended> step() {
+        std::uint64_t texts[16] = {};
+        onepool_generated made[16] = {ONEPOOL_GENERATED_INIT};
+        std::size_t count = 0;
+        check(onepool_batch_step(handle_.get(), texts, made, 16, &count));
+        for (std::size_t i = 0; i < count; ++i) {
+            ended_.push_back({texts[i], {tellings_[texts[i]]->text, made[i]}});
+        }
+        for (const auto &telling : tellings_) {
+            telling.second->rethrow();
+        }
+        for (const Ended &text : ended_) {
+            tellings_.erase(text.first);
+        }
+        return std::exchange(ended_, {});
+    }
+    /// Whether no text runs or waits, and none that has ended is still to be given.
+    bool idle() const {
+        std::uint32_t idle = 0;
+        check(onepool_batch_is_idle(handle_.get(), &idle));
+        return idle != 0 && ended_.empty();
+    }
+    onepool_batch_counts counts() const {
+        onepool_batch_counts counts = ONEPOOL_BATCH_COUNTS_INIT;
+        check(onepool_batch_get_counts(handle_.get(), &counts));
+        return counts;
+    }
+    onepool_batch *get() const noexcept { return handle_.get(); }
+
+  private:
+    std::uint64_t add(const detail::RawText &raw, Told told) {
+        auto telling = std::make_unique<detail::Telling>(detail::Telling{std::move(told)});
+        std::uint64_t text = 0;
+        check(onepool_batch_add(handle_.get(), &raw.options, &detail::Telling::tell, telling.get(), &text));
+        tellings_[text] = std::move(telling);
+        return text;
+    }
+    std::map<std::uint64_t, std::unique_ptr<detail::Telling>> tellings_ = {};
+    std::vector<Ended> ended_ = {};
+    // Destroyed first: no text is told after it.
+    detail::Owner<onepool_batch, onepool_batch_free> handle_;
 };
 
 /// A model that makes one vector of a text. Several threads may use it at once.

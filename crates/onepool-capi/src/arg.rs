@@ -178,6 +178,33 @@ impl<T: Structure> Out<T> {
     }
 }
 
+/// Where several results go, or null.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct Room<T>(*mut T);
+
+impl<T: Copy> Room<T> {
+    /// Checks that it is not null where there is room.
+    pub(crate) fn check(self, room: usize, argument: &str) -> Result<(), Failure> {
+        if self.0.is_null() && room > 0 { Err(null(argument)) } else { Ok(()) }
+    }
+
+    /// Writes as many of `values` as there is room for.
+    pub(crate) fn fill(self, values: &[T], room: usize) {
+        for (i, value) in values.iter().take(room).enumerate() {
+            // SAFETY: the caller promised room for so many, and it is not null then.
+            unsafe { self.0.add(i).write_unaligned(*value) };
+        }
+    }
+}
+
+impl<T: Structure> Place<T> {
+    /// The place of a structure after this one, of those that are `stride` bytes apart.
+    pub(crate) fn nth(&self, index: usize, stride: usize) -> Place<T> {
+        Place(self.0.wrapping_byte_add(index * stride))
+    }
+}
+
 impl<T> Place<T> {
     pub(crate) fn set(self, value: T) {
         // SAFETY: it is not null, and the caller promised room for one value.

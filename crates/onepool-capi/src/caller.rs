@@ -33,7 +33,7 @@ unsafe impl<T> Send for Foreign<T> {}
 unsafe impl<T> Sync for Foreign<T> {}
 
 impl<T> Foreign<T> {
-    pub(crate) fn pointer(self) -> *mut T {
+    pub(crate) fn pointer(&self) -> *mut T {
         self.0
     }
 }

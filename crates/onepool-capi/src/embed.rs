@@ -4,7 +4,7 @@ use std::path::Path;
 
 use onepool::generate::{EmbedOptions, Embedder};
 
-use crate::arg::{In, Out, Structure, Text};
+use crate::arg::{In, Out, Room, Structure, Text};
 use crate::cancel::token;
 use crate::generate::{OpenError, built, failed};
 use crate::handle::{Handle, Object, free, publish};
@@ -75,15 +75,13 @@ pub unsafe extern "C" fn onepool_embed(
     texts: In<Text>,
     text_count: usize,
     opts: In<VectorOptions>,
-    vectors: *mut f32,
+    vectors: Room<f32>,
     room: usize,
     dims: Out<usize>,
 ) -> Status {
     guard(|| {
         let place = dims.place("dims")?;
-        if vectors.is_null() && room > 0 {
-            return Err(crate::arg::null("vectors"));
-        }
+        vectors.check(room, "vectors")?;
         let object = embedder.get::<EmbedderObject>("embedder")?;
         let texts = texts.values(text_count, MOST, "texts")?.into_iter().enumerate();
         let texts =
@@ -99,10 +97,7 @@ pub unsafe extern "C" fn onepool_embed(
             .embed(&texts.iter().map(String::as_str).collect::<Vec<_>>(), &options)
             .map_err(failed)?;
         let values = made.vectors.to_f32s().map_err(|e| Failure::new(Status::Model, e.to_string()))?;
-        for (i, value) in values.iter().take(room).enumerate() {
-            // SAFETY: the caller promised room for so many numbers.
-            unsafe { vectors.add(i).write_unaligned(*value) };
-        }
+        vectors.fill(&values, room);
         place.set(made.vectors.shape().dims().last().copied().unwrap_or(0));
         Ok(())
     })

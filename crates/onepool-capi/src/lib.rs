@@ -9,6 +9,7 @@
 #![allow(unsafe_code, reason = "pointers of C come in here")]
 
 pub mod arg;
+pub mod batch;
 pub mod binding;
 mod caller;
 pub mod cancel;
@@ -23,5 +24,6 @@ pub mod region;
 pub mod run;
 pub mod session;
 pub mod status;
+pub mod text;
 pub mod types;
 pub mod verdicts;

@@ -10,11 +10,13 @@ use std::fs;
 use std::mem::offset_of;
 
 use onepool::dlpack::{DlTensor, ManagedTensor};
+use onepool_capi::batch::{BatchCountsC, BatchOptionsC};
 use onepool_capi::embed::VectorOptions;
 use onepool_capi::frame::{CHANNELS, FILTERS, FORMATS, Frame, LAYOUTS, MATRICES, RANGES};
-use onepool_capi::generate::{ChatMessage, FINISHES, GeneratedC, TextOptions};
+use onepool_capi::generate::{GeneratorOptions, SAMPLE_ON};
 use onepool_capi::run::FOREVER;
 use onepool_capi::status::Status;
+use onepool_capi::text::{ChatMessage, FINISHES, GRAMMARS, GeneratedC, TextOptions};
 use onepool_capi::types::{
     ACCESSES, DTYPES, IoInfo, KINDS, MAX_RANK, Memory, NUMBERS, PATHS, RunOptions, SessionOptions,
     TensorInfoC, Verdict,
@@ -56,11 +58,11 @@ fn functions_of_the_header_are_the_symbols_of_the_library() {
     let said = run(&["nm", "--dynamic", "--defined-only", shared.to_str().unwrap()]);
     let symbols: BTreeSet<&str> = said.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
     let symbols = symbols.iter().map(|name| name.split('@').next().unwrap());
-    // A build together with the program has its crate for grammars too, which declares functions for C of its own.
+    // The crate for grammars exports functions for C of its own, and has no feature to leave them out.
     let symbols: BTreeSet<&str> = symbols.filter(|name| !name.starts_with("llg_")).collect();
     assert_eq!(declared, symbols, "the header's and the library's");
     // Each of them is given bad input, and each is said to be by its documentation.
-    let programs = ["bad_input.c", "generate.c"]
+    let programs = ["bad_input.c", "batch.c", "generate.c"]
         .map(|name| fs::read_to_string(folder().join("tests/c").join(name)).unwrap());
     let untested: Vec<_> = declared
         .iter()
@@ -89,6 +91,8 @@ fn structures_and_numbers_are_those_of_rust() {
         .chain(KINDS.iter().copied())
         .chain(NUMBERS.iter().copied())
         .chain(FINISHES.iter().copied())
+        .chain(GRAMMARS.iter().copied())
+        .chain(SAMPLE_ON.iter().map(|(n, name, _)| (*n, *name)))
         .chain(FORMATS.iter().map(|(n, name, _)| (*n, *name)))
         .chain(MATRICES.iter().map(|(n, name, _)| (*n, *name)))
         .chain(RANGES.iter().map(|(n, name, _)| (*n, *name)))
@@ -175,7 +179,32 @@ fn structures_and_numbers_are_those_of_rust() {
         cancel,
         features,
         features_shape,
-        features_rank
+        features_rank,
+        grammar,
+        grammar_kind,
+        reuse,
+        lookup
+    );
+    structure!(
+        GeneratorOptions,
+        "onepool_generator_options",
+        struct_size,
+        context,
+        draft,
+        draft_tokens,
+        sample_on,
+        reserved
+    );
+    structure!(BatchOptionsC, "onepool_batch_options", struct_size, texts, step_tokens);
+    structure!(
+        BatchCountsC,
+        "onepool_batch_counts",
+        struct_size,
+        steps,
+        tokens,
+        reused_tokens,
+        most_texts,
+        preempted
     );
     structure!(VectorOptions, "onepool_embed_options", struct_size, prompt, dims, cancel);
     structure!(
@@ -188,7 +217,10 @@ fn structures_and_numbers_are_those_of_rust() {
         reserved,
         prepare_ns,
         prompt_ns,
-        generation_ns
+        generation_ns,
+        reused_tokens,
+        guessed_tokens,
+        accepted_tokens
     );
     structure!(IoInfo, "onepool_io_info", struct_size, name, dtype, has_shape, rank, dims, symbols);
     structure!(TensorInfoC, "onepool_tensor_info", struct_size, dtype, reserved, rank, dims, bytes);
@@ -252,7 +284,7 @@ fn structures_and_numbers_are_those_of_rust() {
         words(&header, "ONEPOOL_").into_iter().filter(ours).map(str::to_owned).collect();
     assert_eq!(all, named);
     let sizes = header.matches("size_t struct_size;").count();
-    assert_eq!(sizes, 11, "a structure of the header is not compared");
+    assert_eq!(sizes, 14, "a structure of the header is not compared");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use onepool::frame::{Channels, ColorMatrix, ColorRange, FrameSpec, PixelFormat, TensorLayout};
-use onepool::generate::{GenerateOptions, Generator, ModelFolder, Prompt};
+use onepool::generate::{GenerateOptions, Generator, Grammar, ModelFolder, Prompt};
 use onepool::{HostRegion, Memory, Session, Tensor};
 use support::{Build, CFLAGS, CXXFLAGS, SANITIZE, folder, run, run_on};
 
@@ -86,6 +86,12 @@ fn text_is_what_rust_makes() {
         let made = generator.generate(Prompt::Text("Hello"), &options, told).unwrap();
         assert!(!made.text.is_empty() && said.contains(&format!("text {}\n", made.text)), "{said}");
     }
+}
+
+#[test]
+fn texts_that_come_and_go_are_those_made_one_by_one() {
+    program_on(&llm(), "batch.c", "gcc", CFLAGS, true);
+    program_on(&llm(), "batch.c", "clang", CFLAGS, false);
 }
 
 /// Bytes in no order, as the programs make them.
@@ -218,6 +224,29 @@ fn the_examples_say_what_rust_says() {
             assert_eq!(fs::read(&output).unwrap(), expected.bytes(), "{}", program.display());
             fs::remove_file(&output).unwrap();
         }
+    }
+}
+
+/// The example of a batch says what Rust makes of each prompt.
+#[test]
+fn the_example_of_a_batch_says_what_rust_says() {
+    const PROMPTS: [&str; 3] = ["Hello", "Again", "a"];
+    let folder_of = ModelFolder::open(llm()).unwrap();
+    let session = Session::builder().model(folder_of.graph()).device("cpu").build().unwrap();
+    let mut generator = Generator::new(folder_of, session, None).unwrap();
+    let grammar = Some(Grammar::Regex("[a-z]{3} [0-9]+".to_owned()));
+    let options = GenerateOptions { max_tokens: Some(20), grammar, ..GenerateOptions::default() };
+    let expected = PROMPTS.map(|prompt| {
+        let made = generator.generate(Prompt::Text(prompt), &options, |_| ControlFlow::Continue(()));
+        made.unwrap().text
+    });
+    let dir = tempfile::tempdir().unwrap();
+    for (compiler, sanitize) in [("gcc", true), ("clang", false)] {
+        let build = Build { compiler, flags: CFLAGS, sanitize, linked: true };
+        let program = build.program(&folder().join("examples/batch.c"), dir.path());
+        let model = llm();
+        let words = [&[program.to_str().unwrap(), model.to_str().unwrap(), "cpu"], &PROMPTS[..]].concat();
+        assert_eq!(run(&words).lines().collect::<Vec<_>>(), expected);
     }
 }
 

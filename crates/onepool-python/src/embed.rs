@@ -6,8 +6,9 @@ use onepool::backend::ContextDesc;
 use onepool::generate::EmbedOptions;
 use pyo3::prelude::*;
 
-use crate::generate::{built, failed};
+use crate::generate::built;
 use crate::tensor::Tensor;
+use crate::text::failed;
 
 /// A model that makes vectors of texts.
 #[pyclass(frozen, module = "onepool._onepool")]

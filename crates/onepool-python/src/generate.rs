@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use onepool::backend::ContextDesc;
 use onepool::generate::{
-    Finish, GenerateError, GenerateOptions, Generated, Message, ModelFolder, Prompt, Sampling,
+    BatchOptions, BatchThread, GenerateError, GenerateOptions, Generated, ModelFolder, SampleOn, Sampling,
 };
 use onepool::session::{CancelToken, Session, SessionBuilder};
-use onepool_core::error::chain;
 use onepool_core::sync::lock;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
 
-use crate::array::Array;
-use crate::errors::{Class, raised};
+use crate::batch::Batch;
+use crate::errors::Class;
+use crate::text::{Given, Row, Settings, failed, row};
 
 /// How often a wait for a piece looks for signals, such as Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
@@ -39,82 +38,38 @@ pub(crate) struct Generator {
     devices: Vec<String>,
 }
 
-/// A prompt of the caller's.
-enum Given {
-    Text(String),
-    Chat(Vec<Message>),
-    Tokens(Vec<u32>),
-    /// With tokens for the decoder.
-    Features(onepool::Tensor, Vec<u32>),
-}
-
-impl Given {
-    fn of(prompt: &Bound<'_, PyAny>) -> PyResult<Self> {
-        if let Ok(text) = prompt.cast::<PyString>() {
-            return Ok(Given::Text(text.to_cow()?.into_owned()));
-        }
-        if let Ok(pair) = prompt.cast::<PyTuple>() {
-            let (features, tokens) = pair.extract::<(Bound<'_, PyAny>, Vec<u32>)>()?;
-            let features = Array::of(&features, "features")?.copied(prompt.py(), "features")?;
-            return Ok(Given::Features(features, tokens));
-        }
-        if let Ok(tokens) = prompt.extract::<Vec<u32>>() {
-            return Ok(Given::Tokens(tokens));
-        }
-        let messages = prompt.extract::<Vec<(String, String)>>().map_err(|_| {
-            Class::ArrayType
-                .says(prompt.py(), "prompt: expected a text, messages, or numbers of tokens from 0")
-        })?;
-        Ok(Given::Chat(messages.into_iter().map(|(role, content)| Message::new(role, content)).collect()))
-    }
-
-    fn prompt(&self) -> Prompt<'_> {
-        match self {
-            Given::Text(text) => Prompt::Text(text),
-            Given::Chat(messages) => Prompt::Chat(messages),
-            Given::Tokens(tokens) => Prompt::Tokens(tokens),
-            Given::Features(features, tokens) => Prompt::Features { features, tokens },
-        }
-    }
-}
-
-/// Settings of sampling; those that are not given are the model's.
-type Chosen = (Option<f32>, Option<usize>, Option<f32>, Option<f32>, Option<f32>, u64);
-
-fn over(model: Sampling, chosen: Chosen) -> Sampling {
-    let (temperature, top_k, top_p, min_p, repetition_penalty, seed) = chosen;
-    let samples = top_k.is_some() || top_p.is_some() || min_p.is_some();
-    let warm = if samples && model.temperature == 0.0 { 1.0 } else { model.temperature };
-    Sampling {
-        temperature: temperature.unwrap_or(warm),
-        top_k: top_k.unwrap_or(model.top_k),
-        top_p: top_p.unwrap_or(model.top_p),
-        min_p: min_p.unwrap_or(model.min_p),
-        repetition_penalty: repetition_penalty.unwrap_or(model.repetition_penalty),
-        seed,
-    }
-}
-
 #[pymethods]
 impl Generator {
     #[new]
-    #[pyo3(signature = (path, devices, context, threads, cache_dir))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords of one call")]
+    #[pyo3(signature = (path, devices, context, draft, sample_on, threads, cache_dir))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
         devices: Vec<String>,
         context: Option<usize>,
+        draft: Option<(PathBuf, usize)>,
+        sample_on: &str,
         threads: usize,
         cache_dir: Option<PathBuf>,
     ) -> PyResult<Self> {
-        let open = || {
-            let folder = ModelFolder::open(path)?;
-            let sampling = folder.sampling();
-            let desc = ContextDesc { threads, cache_dir, ..ContextDesc::default() };
-            let session = |builder, _: &Path| built(builder, &devices, &desc);
-            Ok((onepool::generate::Generator::open(folder, context, session)?, sampling))
+        let sample_on = sampled_on(py, sample_on)?;
+        let desc = ContextDesc { threads, cache_dir, ..ContextDesc::default() };
+        let open = |folder: ModelFolder, context| {
+            onepool::generate::Generator::open(folder, context, |builder, _: &Path| {
+                built(builder, &devices, &desc)
+            })
         };
-        let (generator, sampling) = py.detach(open).map_err(|e| failed(py, e))?;
+        let open_all = || {
+            let folder = ModelFolder::open(path)?.sample_on(sample_on);
+            let sampling = folder.sampling();
+            let generator = open(folder, context)?;
+            let Some((draft, most)) = draft else { return Ok((generator, sampling)) };
+            let folder = ModelFolder::open(draft)?;
+            let context = generator.context().min(folder.context());
+            Ok((generator.with_draft(open(folder, Some(context))?, most)?, sampling))
+        };
+        let (generator, sampling) = py.detach(open_all).map_err(|e| failed(py, e))?;
         Ok(Generator {
             sampling,
             active: Mutex::default(),
@@ -149,29 +104,23 @@ impl Generator {
     /// The tokens of a prompt.
     fn tokens(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
         let given = Given::of(prompt)?;
-        self.idle(py)?;
-        let tokens = py.detach(|| lock(&self.generator).folder().tokens(given.prompt()));
-        tokens.map_err(|e| failed(py, e))
+        self.with(py, |generator| generator.folder().tokens(given.prompt()))
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.with(py, |generator| generator.save(path))
+    }
+
+    fn restore(&self, py: Python<'_>, path: PathBuf) -> PyResult<usize> {
+        self.with(py, |generator| generator.restore(path))
     }
 
     /// Begins a text.
-    fn start(
-        &self,
-        py: Python<'_>,
-        prompt: &Bound<'_, PyAny>,
-        max_tokens: Option<usize>,
-        chosen: Chosen,
-        stop: Vec<String>,
-        ignore_end: bool,
-    ) -> PyResult<Stream> {
+    fn start(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, settings: Settings) -> PyResult<Stream> {
         let given = Given::of(prompt)?;
-        let sampling = over(self.sampling, chosen);
-        sampling.check().map_err(|e| failed(py, e))?;
-        self.idle(py)?;
         let token = CancelToken::new();
-        let cancel = Some(token.clone());
-        let options =
-            GenerateOptions { max_tokens, sampling, stop, ignore_end, cancel, ..GenerateOptions::default() };
+        let options = settings.options(py, self.sampling, token.clone())?;
+        self.idle(py)?;
         let generator = Arc::clone(&self.generator);
         let (pieces, taken) = sync_channel(AHEAD);
         let work = move || tell(&generator, &given, &options, &pieces);
@@ -180,6 +129,18 @@ impl Generator {
         *lock(&self.active) = Some(token.clone());
         let made = Mutex::new(Making { taken: Some(taken), made: None });
         Ok(Stream { token, over: Mutex::default(), made })
+    }
+
+    /// Begins a batch, which has the generator until it is closed.
+    fn batch(&self, py: Python<'_>, texts: usize, step_tokens: usize) -> PyResult<Batch> {
+        // A text that was given up ends first.
+        self.with(py, |_| Ok(()))?;
+        let generator = Arc::clone(&self.generator);
+        let started = py.detach(|| BatchThread::start(generator, BatchOptions { texts, step_tokens }));
+        let thread = started.map_err(|e| failed(py, e))?;
+        let token = CancelToken::new();
+        *lock(&self.active) = Some(token.clone());
+        Ok(Batch::new(thread, self.sampling, token))
     }
 }
 
@@ -190,7 +151,31 @@ impl Generator {
         if active.is_none_or(|token| token.is_cancelled()) || self.generator.try_lock().is_ok() {
             return Ok(());
         }
-        Err(Class::Busy.says(py, "the generator makes another text: take that to its end, or close it"))
+        Err(Class::Busy
+            .says(py, "the generator makes another text or a batch: take that to its end, or close it"))
+    }
+
+    /// Uses the generator while it makes no text.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut onepool::generate::Generator) -> Result<R, GenerateError> + Send,
+    ) -> PyResult<R> {
+        self.idle(py)?;
+        py.detach(|| work(&mut lock(&self.generator))).map_err(|e| failed(py, e))
+    }
+}
+
+/// Where tokens are chosen, by its name.
+fn sampled_on(py: Python<'_>, name: &str) -> PyResult<SampleOn> {
+    match name {
+        "auto" => Ok(SampleOn::Auto),
+        "host" => Ok(SampleOn::Host),
+        "device" => Ok(SampleOn::Device),
+        _ => {
+            let message = format!("sample_on: {name:?}, expected \"auto\", \"host\" or \"device\"");
+            Err(Class::Argument.says(py, message))
+        }
     }
 }
 
@@ -235,10 +220,6 @@ pub(crate) struct Stream {
     made: Mutex<Making>,
 }
 
-/// Text, tokens, tokens of the prompt, why it ended, seconds to prepare, for the prompt and for the other tokens, tokens
-/// in a second of the prompt and of the text.
-type Row = (String, Vec<u32>, usize, &'static str, f64, f64, f64, f64, f64);
-
 #[pymethods]
 impl Stream {
     /// The next piece; none at the end.
@@ -279,30 +260,7 @@ impl Stream {
 
     /// What was made, once the last piece is taken.
     fn made(&self) -> Option<Row> {
-        let making = lock(&self.made);
-        let made = making.made.as_ref()?;
-        let finish = match made.finish {
-            Finish::End(_) => "end",
-            Finish::Stop(_) => "stop",
-            Finish::Length => "length",
-            Finish::Context => "context",
-            Finish::Cancelled => "cancelled",
-            Finish::Grammar => "grammar",
-        };
-        let [prepare, prompt, generation] =
-            [made.prepare_time, made.prompt_time, made.generation_time].map(|time| time.as_secs_f64());
-        let rates = [made.prompt_tokens_per_s(), made.tokens_per_s()];
-        Some((
-            made.text.clone(),
-            made.tokens.clone(),
-            made.prompt_tokens,
-            finish,
-            prepare,
-            prompt,
-            generation,
-            rates[0],
-            rates[1],
-        ))
+        lock(&self.made).made.as_ref().map(row)
     }
 
     /// Ends the text early and waits for that.
@@ -335,16 +293,4 @@ pub(crate) fn built(
 ) -> Result<Session, GenerateError> {
     let builder = builder.context_desc(desc.clone());
     Ok(devices.iter().fold(builder, |builder, device| builder.device(device.clone())).build()?)
-}
-
-pub(crate) fn failed(py: Python<'_>, error: GenerateError) -> PyErr {
-    let class = match &error {
-        GenerateError::Unsupported(_) => Class::Unsupported,
-        error if error.is_argument() => Class::Argument,
-        _ => Class::Model,
-    };
-    match error {
-        GenerateError::Session(error) => raised(py, error),
-        error => class.says(py, chain(&error)),
-    }
 }

@@ -4,6 +4,7 @@
 //! result. Arrays of the caller's are lent to the session: what keeps them alive goes when the devices let go of them.
 
 mod array;
+mod batch;
 mod binding;
 mod device;
 mod dlpack;
@@ -16,12 +17,15 @@ mod sequence;
 mod session;
 mod shared;
 mod tensor;
+mod text;
 
 use pyo3::prelude::*;
 
 /// `onepool._onepool`.
 #[pymodule]
 mod _onepool {
+    #[pymodule_export]
+    use super::batch::Batch;
     #[pymodule_export]
     use super::binding::Binding;
     #[pymodule_export]

@@ -1,51 +1,11 @@
 /* generate MODEL DEVICE: text from a tiny language model, and what is refused. */
-#include "check.h"
+#include <regex.h>
+#include <unistd.h>
 
-#define BAD ONEPOOL_ERROR_INVALID_ARGUMENT
-#define NO_HANDLE ONEPOOL_ERROR_INVALID_HANDLE
+#include "text.h"
 
 /* What models/tiny_llm/expected.json says of "Hello". */
 static const uint32_t PROMPT[6] = {1, 78, 107, 114, 114, 117};
-
-typedef struct {
-    char text[4096];
-    size_t bytes;
-    int calls, most;
-    onepool_generator *generator;
-    onepool_status again;
-} told;
-
-static uint32_t tell(void *user, const char *piece, size_t bytes) {
-    told *t = user;
-    CHECK(bytes > 0 && t->bytes + bytes < sizeof(t->text));
-    memcpy(t->text + t->bytes, piece, bytes);
-    t->bytes += bytes;
-    t->calls++;
-    if (t->generator) {
-        size_t count = 0;
-        onepool_generate_options options = ONEPOOL_GENERATE_OPTIONS_INIT;
-        options.text = "Hello";
-        t->again = onepool_generator_tokens(t->generator, &options, NULL, 0, &count);
-    }
-    return t->most > 0 && t->calls >= t->most;
-}
-
-static onepool_generator *open_generator(const char *model, const char *device) {
-    onepool_session_options options = ONEPOOL_SESSION_OPTIONS_INIT;
-    options.devices = &device;
-    options.device_count = 1;
-    onepool_generator *generator = NULL;
-    OK(onepool_generator_open(model, &options, 0, &generator));
-    return generator;
-}
-
-static onepool_generate_options hello(void) {
-    onepool_generate_options options = ONEPOOL_GENERATE_OPTIONS_INIT;
-    options.text = "Hello";
-    options.max_tokens = 20;
-    options.ignore_end = 1;
-    return options;
-}
 
 static void texts(onepool_generator *generator) {
     size_t context = 0, count = 0;
@@ -128,22 +88,124 @@ static void texts(onepool_generator *generator) {
     EXPECT(BAD, onepool_generate(generator, &options, tell, &chat, &made), "messages[1].role");
 }
 
-/* A model of models/tiny_seq2seq, beside the folder of `model`. */
-static const char *beside(const char *model, const char *name) {
-    static char path[4096];
-    CHECK(snprintf(path, sizeof(path), "%s/../../tiny_seq2seq/%s", model, name) < (int)sizeof(path));
-    return path;
+/* A text of some seed at a high temperature, which a grammar holds. */
+static onepool_generated held(onepool_generator *generator, uint32_t kind, const char *grammar, uint64_t seed, told *text) {
+    const float temperature = 1.5f;
+    onepool_generate_options options = hello();
+    onepool_generated made = ONEPOOL_GENERATED_INIT;
+    options.max_tokens = 200;
+    options.temperature = &temperature;
+    options.seed = seed;
+    options.grammar_kind = kind;
+    options.grammar = grammar;
+    memset(text, 0, sizeof(*text));
+    OK(onepool_generate(generator, &options, tell, text, &made));
+    return made;
+}
+
+static void grammars(onepool_generator *generator) {
+    const char *expression = "[0-9]{4}-(0[1-9]|1[0-2])";
+    const char *schema =
+        "{\"type\": \"object\", \"additionalProperties\": false, \"required\": [\"age\", \"tag\"], \"properties\":"
+        "{\"age\": {\"type\": \"integer\", \"minimum\": 0, \"maximum\": 120}, \"tag\": {\"enum\": [\"a\", \"b\"]}},"
+        "\"x-guidance\": {\"whitespace_flexible\": false}}";
+    regex_t whole;
+    CHECK(regcomp(&whole, "^[0-9]{4}-(0[1-9]|1[0-2])$", REG_EXTENDED) == 0);
+    told text;
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        onepool_generated made = held(generator, ONEPOOL_GRAMMAR_REGEX, expression, seed, &text);
+        CHECK(regexec(&whole, text.text, 0, NULL, 0) == 0 && made.finish == ONEPOOL_FINISH_GRAMMAR);
+        held(generator, ONEPOOL_GRAMMAR_JSON_SCHEMA, schema, seed, &text);
+        unsigned age = 1000;
+        char tag[2] = {0};
+        int end = 0;
+        CHECK(sscanf(text.text, " { \"age\" : %u , \"tag\" : \"%1[ab]\" }%n", &age, tag, &end) == 2);
+        CHECK(age <= 120 && end > 0 && text.text[end] == 0);
+        held(generator, ONEPOOL_GRAMMAR_LARK, "start: \"x\" (\"y\" | \"z\")", seed, &text);
+        CHECK(strcmp(text.text, "xy") == 0 || strcmp(text.text, "xz") == 0);
+    }
+    regfree(&whole);
+}
+
+/* Texts are the same with guesses as without, wherever tokens are chosen. */
+static void guesses(const char *model, const char *device, onepool_generator *generator) {
+    onepool_generate_options options = hello();
+    onepool_generated made = ONEPOOL_GENERATED_INIT;
+    options.max_tokens = 60;
+    told plain = {0}, looked_up = {0}, drafted = {0}, chosen[2] = {{.bytes = 0}, {.bytes = 0}};
+    OK(onepool_generate(generator, &options, tell, &plain, &made));
+    CHECK(made.guessed_tokens == 0 && made.accepted_tokens == 0 && made.reused_tokens == 0);
+    options.lookup = 6;
+    OK(onepool_generate(generator, &options, tell, &looked_up, &made));
+    CHECK(strcmp(looked_up.text, plain.text) == 0);
+    CHECK(made.accepted_tokens > 0 && made.accepted_tokens <= made.guessed_tokens);
+    options.lookup = 0;
+    onepool_generator_options opening = ONEPOOL_GENERATOR_OPTIONS_INIT;
+    opening.draft = model;
+    opening.draft_tokens = 3;
+    onepool_generator *other = open_with(model, device, &opening);
+    OK(onepool_generate(other, &options, tell, &drafted, &made));
+    /* It guesses what it would choose. */
+    CHECK(strcmp(drafted.text, plain.text) == 0);
+    CHECK(made.guessed_tokens > 0 && made.accepted_tokens == made.guessed_tokens);
+    OK(onepool_generator_free(other));
+    opening = (onepool_generator_options)ONEPOOL_GENERATOR_OPTIONS_INIT;
+    for (uint32_t on = ONEPOOL_SAMPLE_ON_HOST; on <= ONEPOOL_SAMPLE_ON_DEVICE; on++) {
+        opening.sample_on = on;
+        other = open_with(model, device, &opening);
+        OK(onepool_generate(other, &options, tell, &chosen[on - 1], NULL));
+        CHECK(strcmp(chosen[on - 1].text, plain.text) == 0);
+        OK(onepool_generator_free(other));
+    }
+}
+
+/* A conversation goes on from a file as it would without one. */
+static void conversations(const char *model, const char *device, onepool_generator *generator) {
+    char path[] = "/tmp/onepool-conversation-XXXXXX";
+    const int file = mkstemp(path);
+    CHECK(file >= 0 && close(file) == 0);
+    onepool_generate_options options = hello();
+    onepool_generated made = ONEPOOL_GENERATED_INIT;
+    told first = {0}, kept = {0}, restored = {0};
+    OK(onepool_generate(generator, &options, tell, &first, NULL));
+    OK(onepool_generator_save(generator, path));
+    char longer[4200];
+    snprintf(longer, sizeof(longer), "Hello%s and more", first.text);
+    options.text = longer;
+    options.reuse = 1;
+    OK(onepool_generate(generator, &options, tell, &kept, &made));
+    CHECK(made.reused_tokens >= 6 && made.reused_tokens < made.prompt_tokens);
+    const size_t reused = made.reused_tokens;
+    onepool_generator *other = open_generator(model, device);
+    size_t tokens = 0;
+    OK(onepool_generator_restore(other, path, &tokens));
+    CHECK(tokens >= reused);
+    OK(onepool_generate(other, &options, tell, &restored, &made));
+    CHECK(made.reused_tokens == reused && strcmp(restored.text, kept.text) == 0);
+    /* Damaged, and not there. */
+    FILE *damaged = fopen(path, "r+b");
+    CHECK(damaged && fseek(damaged, -40, SEEK_END) == 0 && fputs("damage", damaged) >= 0 && fclose(damaged) == 0);
+    EXPECT(BAD, onepool_generator_restore(other, path, &tokens), path);
+    EXPECT(BAD, onepool_generator_restore(other, path, NULL), "`tokens`");
+    EXPECT(BAD, onepool_generator_restore(other, NULL, &tokens), "`path`");
+    EXPECT(ONEPOOL_ERROR_MODEL, onepool_generator_restore(other, "/nowhere", &tokens), "nowhere");
+    EXPECT(ONEPOOL_ERROR_MODEL, onepool_generator_save(other, "/nowhere/file"), "nowhere");
+    EXPECT(BAD, onepool_generator_save(other, NULL), "`path`");
+    EXPECT(NO_HANDLE, onepool_generator_save(NULL, path), "is null");
+    EXPECT(NO_HANDLE, onepool_generator_restore(NULL, path, &tokens), "is null");
+    OK(onepool_generator_free(other));
+    CHECK(remove(path) == 0);
 }
 
 static void encoders(const char *model, const char *device) {
-    onepool_generator *text = open_generator(beside(model, "text"), device);
+    onepool_generator *text = open_generator(beside(model, "../tiny_seq2seq/text"), device);
     onepool_generate_options options = hello();
     told first = {0}, second = {0};
     onepool_generated made = ONEPOOL_GENERATED_INIT;
     OK(onepool_generate(text, &options, tell, &first, &made));
     CHECK(made.tokens == 20 && made.prompt_tokens == 6);
 
-    onepool_generator *speech = open_generator(beside(model, "speech"), device);
+    onepool_generator *speech = open_generator(beside(model, "../tiny_seq2seq/speech"), device);
     float features[4 * 16];
     for (size_t i = 0; i < 4 * 16; i++) {
         features[i] = (float)(i % 7) - 3.0f;
@@ -182,7 +244,7 @@ static void vectors(const char *model, const char *device) {
     options.devices = &device;
     options.device_count = 1;
     onepool_embedder *embedder = NULL;
-    OK(onepool_embedder_open(beside(model, "vectors"), &options, &embedder));
+    OK(onepool_embedder_open(beside(model, "../tiny_seq2seq/vectors"), &options, &embedder));
     const char *texts[3] = {"Hello", "The quick brown fox", "hello"};
     float made[3 * 16] = {0}, few[4] = {0};
     size_t dims = 0;
@@ -231,10 +293,24 @@ static void refused(onepool_generator *generator, const char *model) {
     size_t count = 0;
     told none = {0};
     onepool_generated made = ONEPOOL_GENERATED_INIT;
-    EXPECT(ONEPOOL_ERROR_MODEL, onepool_generator_open("/nowhere", NULL, 0, &other), "nowhere");
-    EXPECT(BAD, onepool_generator_open(NULL, NULL, 0, &other), "`path`");
-    EXPECT(BAD, onepool_generator_open(model, NULL, 0, NULL), "`generator`");
-    EXPECT(BAD, onepool_generator_open(model, NULL, (size_t)1 << 40, &other), "context");
+    EXPECT(ONEPOOL_ERROR_MODEL, onepool_generator_open("/nowhere", NULL, NULL, &other), "nowhere");
+    EXPECT(BAD, onepool_generator_open(NULL, NULL, NULL, &other), "`path`");
+    EXPECT(BAD, onepool_generator_open(model, NULL, NULL, NULL), "`generator`");
+    onepool_generator_options opening;
+#define NOT_OPENED(status, change, part)                                                    \
+    do {                                                                                    \
+        opening = (onepool_generator_options)ONEPOOL_GENERATOR_OPTIONS_INIT;                \
+        change;                                                                             \
+        EXPECT(status, onepool_generator_open(model, NULL, &opening, &other), part);        \
+    } while (0)
+    NOT_OPENED(BAD, opening.context = (size_t)1 << 40, "context");
+    NOT_OPENED(BAD, opening.sample_on = 3, "options.sample_on");
+    NOT_OPENED(BAD, opening.draft_tokens = 4, "options.draft_tokens");
+    NOT_OPENED(BAD, opening.reserved = 1, "options.reserved");
+    NOT_OPENED(BAD, opening.struct_size = 8, "struct_size");
+    NOT_OPENED(BAD, opening.draft = "\xff", "options.draft");
+    NOT_OPENED(ONEPOOL_ERROR_MODEL, opening.draft = "/nowhere", "`options.draft`: ");
+    NOT_OPENED(ONEPOOL_ERROR_MODEL, opening.draft = beside(model, "../tiny_seq2seq/text"), "`options.draft`: ");
     CHECK(other == NULL);
     const float minus = -1.0f, two = 2.0f;
     onepool_generate_options options = hello();
@@ -255,6 +331,13 @@ static void refused(onepool_generator *generator, const char *model) {
     REFUSED(options.ignore_end = 2, "ignore_end");
     REFUSED(options.reserved = 1, "reserved");
     REFUSED(options.struct_size = 0, "struct_size");
+    REFUSED(options.reuse = 2, "options.reuse");
+    REFUSED(options.grammar = "a", "options.grammar_kind");
+    REFUSED(options.grammar = "a"; options.grammar_kind = 4, "options.grammar_kind");
+    REFUSED(options.grammar_kind = ONEPOOL_GRAMMAR_REGEX, "`options.grammar`");
+    REFUSED(options.grammar = "("; options.grammar_kind = ONEPOOL_GRAMMAR_REGEX, "the grammar: ");
+    REFUSED(options.grammar = "{"; options.grammar_kind = ONEPOOL_GRAMMAR_JSON_SCHEMA, "the schema is no JSON");
+    REFUSED(options.grammar = "x"; options.grammar_kind = ONEPOOL_GRAMMAR_LARK, "the grammar: ");
     const uint32_t unknown = 4000000000u;
     REFUSED(options.text = NULL; options.tokens = &unknown; options.token_count = 1, "4000000000");
     options = hello();
@@ -276,6 +359,9 @@ int main(int argc, char **argv) {
     CHECK(argc == 3);
     onepool_generator *generator = open_generator(argv[1], argv[2]);
     texts(generator);
+    grammars(generator);
+    guesses(argv[1], argv[2], generator);
+    conversations(argv[1], argv[2], generator);
     refused(generator, argv[1]);
     OK(onepool_generator_free(generator));
     encoders(argv[1], argv[2]);

@@ -8,6 +8,8 @@
 #include <iostream>
 #include <iterator>
 
+#include <unistd.h>
+
 namespace {
 
 int failures = 0;
@@ -150,7 +152,9 @@ void test(const std::string &model, const std::string &device) {
     const std::string folder = std::string(model).substr(0, std::string(model).rfind('/')) + "/tiny_llm/fixed";
     onepool::Options plain;
     plain.devices = options.devices;
-    onepool::Generator generator(folder, plain, 128);
+    onepool::GeneratorOptions opening;
+    opening.context = 128;
+    onepool::Generator generator(folder, plain, opening);
     CHECK(generator.context() == 128);
     onepool::TextOptions text;
     text.max_tokens = 12;
@@ -175,6 +179,73 @@ void test(const std::string &model, const std::string &device) {
         thrown = std::string(error.what()) == "mine";
     }
     CHECK(thrown);
+
+    // What holds a text, and guesses.
+    onepool::TextOptions held;
+    held.grammar = "(ab){3}";
+    held.grammar_kind = ONEPOOL_GRAMMAR_REGEX;
+    CHECK(generator.generate("Hello", held).text == "ababab");
+    held.grammar = "(";
+    CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] { generator.generate("Hello", held); }));
+    held.grammar_kind = ONEPOOL_GRAMMAR_NONE;
+    CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] { generator.generate("Hello", held); }));
+    onepool::TextOptions again;
+    again.max_tokens = 12;
+    again.ignore_end = true;
+    again.lookup = 4;
+    CHECK(generator.generate("Hello", again).text == made.text);
+    opening.draft = folder;
+    opening.draft_tokens = 3;
+    opening.sample_on = ONEPOOL_SAMPLE_ON_HOST;
+    onepool::Generator drafting(folder, plain, opening);
+    again.lookup = 0;
+    const auto drafted = drafting.generate("Hello", again);
+    CHECK(drafted.text == made.text && drafted.numbers.accepted_tokens > 0);
+    opening.draft = "/nowhere";
+    CHECK(throws(ONEPOOL_ERROR_MODEL, [&] { onepool::Generator nowhere(folder, plain, opening); }));
+
+    // A conversation in a file.
+    char file_of[] = "/tmp/onepool-wrapper-XXXXXX";
+    CHECK(close(mkstemp(file_of)) == 0);
+    drafting.save(file_of);
+    again.reuse = true;
+    CHECK(generator.restore(file_of) >= 6);
+    CHECK(generator.generate("Hello" + made.text, again).numbers.reused_tokens > 0);
+    CHECK(throws(ONEPOOL_ERROR_MODEL, [&] { generator.restore("/nowhere"); }));
+    CHECK(std::remove(file_of) == 0);
+
+    // Texts that come and go.
+    again.reuse = false;
+    {
+        onepool::Batch opened(generator, 2, 16);
+        onepool::Batch batch = std::move(opened);
+        std::string pieces;
+        batch.add("Hello", again, [&](const std::string &piece) {
+            pieces += piece;
+            return true;
+        });
+        const auto second = batch.add({{"user", "Hello"}}, again);
+        const auto third = batch.add("Hello", again, [](const std::string &) -> bool { throw std::runtime_error("mine"); });
+        CHECK(throws(ONEPOOL_ERROR_BUSY, [&] { generator.generate("Hello", again); }));
+        std::map<std::uint64_t, onepool::Generated> all;
+        int mine = 0;
+        while (!batch.idle()) {
+            try {
+                for (auto &over : batch.step()) {
+                    all.insert(std::move(over));
+                }
+            } catch (const std::runtime_error &error) {
+                mine += std::string(error.what()) == "mine" ? 1 : 0;
+            }
+        }
+        CHECK(all.size() == 3 && all[0].text == made.text && pieces == made.text && mine == 1);
+        CHECK(all[second].numbers.tokens == 12 && all[third].numbers.finish == ONEPOOL_FINISH_CANCELLED);
+        CHECK(batch.counts().steps > 12 && batch.counts().most_texts == 2);
+        again.temperature = -1.0f;
+        CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] { batch.add("Hello", again); }));
+        again.temperature = {};
+    }
+    CHECK(generator.generate("Hello", again).text == made.text);
 
     // Vectors of texts.
     onepool::Embedder first(folder + "/../../tiny_seq2seq/vectors", plain);

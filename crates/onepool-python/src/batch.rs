@@ -1,0 +1,201 @@
+//! Texts that come and go: a thread has the batcher, and the interpreter asks it.
+
+use std::collections::BTreeMap;
+use std::mem::take;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use onepool::generate::{BatchThread, Batcher, GenerateError, Generated, Sampling, TextId};
+use onepool::session::CancelToken;
+use onepool_core::sync::lock;
+use pyo3::prelude::*;
+
+use crate::errors::Class;
+use crate::text::{Given, Row, Settings, failed, row};
+
+/// How often a wait for a step looks for signals, such as Ctrl-C.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+
+/// What a step gives.
+type Ended = Result<Vec<(TextId, Generated)>, GenerateError>;
+
+/// Who is told, and what.
+type Piece = (Py<PyAny>, String);
+
+/// A text of a batch.
+#[derive(Debug)]
+struct Text {
+    token: CancelToken,
+    /// What is not told yet.
+    piece: Arc<Mutex<String>>,
+    /// Who is told.
+    on_piece: Option<Py<PyAny>>,
+}
+
+/// Texts that are added at any time.
+#[pyclass(frozen, module = "onepool._onepool")]
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// None once it is closed.
+    thread: Mutex<Option<Arc<BatchThread>>>,
+    sampling: Sampling,
+    /// Its generator is in use until this is cancelled.
+    token: CancelToken,
+    texts: Arc<Mutex<BTreeMap<u64, Text>>>,
+    /// Of a step whose wait a signal ended.
+    late: Mutex<Option<Ended>>,
+}
+
+impl Batch {
+    pub(crate) fn new(thread: BatchThread, sampling: Sampling, token: CancelToken) -> Self {
+        Batch {
+            thread: Mutex::new(Some(Arc::new(thread))),
+            sampling,
+            token,
+            texts: Arc::default(),
+            late: Mutex::default(),
+        }
+    }
+
+    fn thread(&self, py: Python<'_>) -> PyResult<Arc<BatchThread>> {
+        lock(&self.thread).clone().ok_or_else(|| Class::Closed.says(py, "the batch is closed"))
+    }
+
+    /// What the batch's thread gives for `work`.
+    fn ask<R: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl for<'a> FnOnce(&mut Batcher<'a>) -> R + Send + 'static,
+    ) -> PyResult<R> {
+        let thread = self.thread(py)?;
+        let answer = thread.ask(work);
+        // Who lets go of the thread last waits for it, without the interpreter.
+        let received = py.detach(move || {
+            let received = answer.recv();
+            drop(thread);
+            received
+        });
+        received.map_err(|_| stopped(py))
+    }
+
+    /// Waits for a step. What a handler of a signal raises is raised after it, and the next step gives its results.
+    fn wait(&self, py: Python<'_>, answer: Receiver<Ended>) -> PyResult<Ended> {
+        let mut answer = answer;
+        loop {
+            // A receiver is for one thread at a time, and this one has it.
+            let (back, received) = py.detach(move || {
+                let received = answer.recv_timeout(SIGNALS_EVERY);
+                (answer, received)
+            });
+            answer = back;
+            match received {
+                Ok(ended) => return Ok(ended),
+                Err(RecvTimeoutError::Disconnected) => return Err(stopped(py)),
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Err(raised) = py.check_signals() {
+                        *lock(&self.late) = py.detach(move || answer.recv()).ok();
+                        return Err(raised);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn stopped(py: Python<'_>) -> PyErr {
+    Class::Error.says(py, "the thread of the batch stopped without a result")
+}
+
+#[pymethods]
+impl Batch {
+    /// Adds a text; gives its number.
+    fn add(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        on_piece: Option<Py<PyAny>>,
+        settings: Settings,
+    ) -> PyResult<u64> {
+        let given = Given::of(prompt)?;
+        let text = Text { token: CancelToken::new(), piece: Arc::default(), on_piece };
+        let options = settings.options(py, self.sampling, text.token.clone())?;
+        let (piece, texts) = (Arc::clone(&text.piece), Arc::clone(&self.texts));
+        let told = move |part: &str| {
+            lock(&piece).push_str(part);
+            ControlFlow::Continue(())
+        };
+        let added = self.ask(py, move |batcher| {
+            let id = batcher.add(given.prompt(), options, told)?.0;
+            // It is there before a step of another thread.
+            lock(&texts).insert(id, text);
+            Ok::<_, GenerateError>(id)
+        });
+        added?.map_err(|e| failed(py, e))
+    }
+
+    /// Runs a step: who is to be told what, and the texts that have ended.
+    fn step(&self, py: Python<'_>) -> PyResult<(Vec<Piece>, Vec<(u64, Row)>)> {
+        let thread = self.thread(py)?;
+        let late = lock(&self.late).take();
+        let ended = match late {
+            Some(ended) => ended,
+            None => self.wait(py, thread.ask(|batcher| batcher.step()))?,
+        };
+        py.detach(move || drop(thread));
+        let ended = ended.map_err(|e| failed(py, e))?;
+        let mut texts = lock(&self.texts);
+        let pieces = texts.values().filter_map(|text| {
+            let piece = take(&mut *lock(&text.piece));
+            let on_piece = text.on_piece.as_ref().filter(|_| !piece.is_empty())?;
+            Some((on_piece.clone_ref(py), piece))
+        });
+        let pieces = pieces.collect();
+        let ended = ended.iter().map(|(id, made)| (id.0, row(made))).collect::<Vec<_>>();
+        let over: Vec<_> = ended.iter().map(|(id, _)| texts.remove(id)).collect();
+        // What goes may run code of the program's.
+        drop(texts);
+        drop(over);
+        Ok((pieces, ended))
+    }
+
+    /// Ends a text in the next step.
+    fn cancel(&self, py: Python<'_>, text: u64) -> PyResult<()> {
+        self.thread(py)?;
+        match lock(&self.texts).get(&text) {
+            Some(text) => text.token.cancel(),
+            None => return Err(failed(py, GenerateError::NoText(text))),
+        }
+        Ok(())
+    }
+
+    /// Whether no text runs or waits, and none that has ended is still to be given.
+    fn idle(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.ask(py, |batcher| batcher.is_idle())? && lock(&self.late).is_none())
+    }
+
+    /// Steps, their tokens, tokens of prompts that were in pages, the most texts of a step, texts that were set aside.
+    fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, usize, u64)> {
+        let counts = self.ask(py, |batcher| batcher.counts())?;
+        Ok((counts.steps, counts.tokens, counts.reused_tokens, counts.most_texts, counts.preempted))
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        lock(&self.thread).is_none()
+    }
+
+    /// Drops the texts; the generator is free then.
+    fn close(&self, py: Python<'_>) {
+        let thread = lock(&self.thread).take();
+        py.detach(move || drop(thread));
+        self.token.cancel();
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.token.cancel();
+    }
+}

@@ -1,0 +1,194 @@
+//! What a text is made of and what was made, as Python gives and gets it.
+
+use onepool::generate::{
+    Finish, GenerateError, GenerateOptions, Generated, Grammar, Message, Prompt, Sampling,
+};
+use onepool::session::CancelToken;
+use onepool_core::error::chain;
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::exceptions::PyOverflowError;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+use crate::array::Array;
+use crate::errors::{Class, raised};
+
+/// A prompt of the caller's.
+pub(crate) enum Given {
+    Text(String),
+    Chat(Vec<Message>),
+    Tokens(Vec<u32>),
+    /// With tokens for the decoder.
+    Features(onepool::Tensor, Vec<u32>),
+}
+
+impl Given {
+    pub(crate) fn of(prompt: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(text) = prompt.cast::<PyString>() {
+            return Ok(Given::Text(text.to_cow()?.into_owned()));
+        }
+        if let Ok(pair) = prompt.cast::<PyTuple>() {
+            let (features, tokens) = pair.extract::<(Bound<'_, PyAny>, Vec<u32>)>()?;
+            let features = Array::of(&features, "features")?.copied(prompt.py(), "features")?;
+            return Ok(Given::Features(features, tokens));
+        }
+        if let Ok(tokens) = prompt.extract::<Vec<u32>>() {
+            return Ok(Given::Tokens(tokens));
+        }
+        let messages = prompt.extract::<Vec<(String, String)>>().map_err(|_| {
+            Class::ArrayType
+                .says(prompt.py(), "prompt: expected a text, messages, or numbers of tokens from 0")
+        })?;
+        Ok(Given::Chat(messages.into_iter().map(|(role, content)| Message::new(role, content)).collect()))
+    }
+
+    pub(crate) fn prompt(&self) -> Prompt<'_> {
+        match self {
+            Given::Text(text) => Prompt::Text(text),
+            Given::Chat(messages) => Prompt::Chat(messages),
+            Given::Tokens(tokens) => Prompt::Tokens(tokens),
+            Given::Features(features, tokens) => Prompt::Features { features, tokens },
+        }
+    }
+}
+
+/// How a text is made; what is not given is as the model's settings say.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    max_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_k: Option<usize>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    seed: u64,
+    stop: Vec<String>,
+    ignore_end: bool,
+    json_schema: Option<String>,
+    regex: Option<String>,
+    grammar: Option<String>,
+    lookup: usize,
+    reuse: bool,
+}
+
+impl FromPyObject<'_, '_> for Settings {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        Ok(Settings {
+            max_tokens: setting(&given, "max_tokens")?,
+            temperature: setting(&given, "temperature")?,
+            top_k: setting(&given, "top_k")?,
+            top_p: setting(&given, "top_p")?,
+            min_p: setting(&given, "min_p")?,
+            repetition_penalty: setting(&given, "repetition_penalty")?,
+            seed: setting(&given, "seed")?,
+            stop: setting(&given, "stop")?,
+            ignore_end: setting(&given, "ignore_end")?,
+            json_schema: setting(&given, "json_schema")?,
+            regex: setting(&given, "regex")?,
+            grammar: setting(&given, "grammar")?,
+            lookup: setting(&given, "lookup")?,
+            reuse: setting(&given, "reuse")?,
+        })
+    }
+}
+
+/// A setting by its name, which an error says.
+fn setting<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyAny>, name: &str) -> PyResult<T> {
+    let py = given.py();
+    given.get_item(name)?.extract::<T>().map_err(|e| {
+        let e: PyErr = e.into();
+        let is_number = e.is_instance_of::<PyOverflowError>(py);
+        let class = if is_number { Class::Argument } else { Class::ArrayType };
+        class.says(py, format!("{name}: {}", e.value(py)))
+    })
+}
+
+impl Settings {
+    fn sampling(&self, model: Sampling) -> Sampling {
+        let samples = self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some();
+        let warm = if samples && model.temperature == 0.0 { 1.0 } else { model.temperature };
+        Sampling {
+            temperature: self.temperature.unwrap_or(warm),
+            top_k: self.top_k.unwrap_or(model.top_k),
+            top_p: self.top_p.unwrap_or(model.top_p),
+            min_p: self.min_p.unwrap_or(model.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(model.repetition_penalty),
+            seed: self.seed,
+        }
+    }
+
+    /// What holds the text.
+    fn grammar(&mut self, py: Python<'_>) -> PyResult<Option<Grammar>> {
+        let kinds = [
+            self.json_schema.take().map(Grammar::JsonSchema),
+            self.regex.take().map(Grammar::Regex),
+            self.grammar.take().map(Grammar::Lark),
+        ];
+        let mut given = kinds.into_iter().flatten();
+        match (given.next(), given.next()) {
+            (grammar, None) => Ok(grammar),
+            _ => Err(Class::Argument.says(py, "json_schema, regex and grammar: at most one may be given")),
+        }
+    }
+
+    /// The options of a text that `cancel` ends; settings that are not given are the `model`'s.
+    pub(crate) fn options(
+        mut self,
+        py: Python<'_>,
+        model: Sampling,
+        cancel: CancelToken,
+    ) -> PyResult<GenerateOptions> {
+        let (sampling, grammar) = (self.sampling(model), self.grammar(py)?);
+        sampling.check().map_err(|e| failed(py, e))?;
+        let Settings { max_tokens, stop, ignore_end, lookup, reuse, .. } = self;
+        let cancel = Some(cancel);
+        Ok(GenerateOptions { max_tokens, sampling, stop, ignore_end, grammar, lookup, reuse, cancel })
+    }
+}
+
+/// Text, tokens, tokens of the prompt, why it ended, seconds to prepare, for the prompt and for the other tokens, tokens
+/// in a second of the prompt and of the text; tokens that were reused, guessed and accepted.
+pub(crate) type Row = (String, Vec<u32>, usize, &'static str, f64, f64, f64, f64, f64, usize, usize, usize);
+
+pub(crate) fn row(made: &Generated) -> Row {
+    let finish = match made.finish {
+        Finish::End(_) => "end",
+        Finish::Stop(_) => "stop",
+        Finish::Length => "length",
+        Finish::Context => "context",
+        Finish::Cancelled => "cancelled",
+        Finish::Grammar => "grammar",
+    };
+    let [prepare, prompt, generation] =
+        [made.prepare_time, made.prompt_time, made.generation_time].map(|time| time.as_secs_f64());
+    (
+        made.text.clone(),
+        made.tokens.clone(),
+        made.prompt_tokens,
+        finish,
+        prepare,
+        prompt,
+        generation,
+        made.prompt_tokens_per_s(),
+        made.tokens_per_s(),
+        made.reused_tokens,
+        made.guessed_tokens,
+        made.accepted_tokens,
+    )
+}
+
+pub(crate) fn failed(py: Python<'_>, error: GenerateError) -> PyErr {
+    let class = match &error {
+        GenerateError::Unsupported(_) => Class::Unsupported,
+        GenerateError::Busy => Class::Busy,
+        GenerateError::Thread(_) => Class::Error,
+        error if error.is_argument() => Class::Argument,
+        _ => Class::Model,
+    };
+    match error {
+        GenerateError::Session(error) => raised(py, error),
+        error => class.says(py, chain(&error)),
+    }
+}
