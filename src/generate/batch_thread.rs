@@ -12,7 +12,7 @@ use super::generator::Generator;
 type Work = Box<dyn for<'a> FnOnce(&mut Batcher<'a>) + Send>;
 
 /// A [`Batcher`] on a thread of its own, for who cannot lend it a generator for as long as texts come and go. The thread
-/// has the generator until this is dropped, which waits for the work that runs.
+/// has the generator until this is dropped, which waits for the work that runs. Dropped by such work, it ends after it.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -79,8 +79,10 @@ impl BatchThread {
 
 impl Drop for BatchThread {
     fn drop(&mut self) {
+        // Work that drops it ends first: a thread cannot wait for itself.
+        let own = self.is_current();
         self.work = None;
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.take().filter(|_| !own) {
             let _ = thread.join();
         }
     }

@@ -91,6 +91,7 @@ mod tests {
     use crate::expr::Function;
     use crate::graph::{GraphBuilder, TensorInfo};
     use crate::ops::conv::Conv;
+    use crate::ops::linalg::MatMul;
     use crate::ops::norm::BatchNormalization;
     use crate::ops::{self, pointwise};
     use crate::plan::passes::{absorb as fuse, recognize_activations};
@@ -159,5 +160,24 @@ mod tests {
         assert_eq!(fuse(&mut flow, Precision::F32).unwrap(), 1);
         let conv = flow.nodes[0].op.downcast_ref::<Conv>().unwrap();
         assert_eq!((flow.nodes.len(), conv.activation), (1, Activation::of(Function::Swish)));
+    }
+
+    /// A factor goes into the product, another function after it does not.
+    #[test]
+    fn a_constant_factor_becomes_an_activation() {
+        for (constant, fused) in [(vec![], 1), (vec![1, 1], 1), (vec![1, 1, 1], 0), (vec![6], 0)] {
+            let mut g = GraphBuilder::new("g");
+            let x = g.input("x", DType::F32, [4.into(), 8.into()]);
+            let w = g.constant("w", Tensor::new([8, 6], &values(48, 1)).unwrap());
+            let y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[x, w]);
+            let n = constant.iter().product();
+            let factor = g.constant("factor", Tensor::new(constant.clone(), &values(n, 2)).unwrap());
+            let y = g.op(pointwise::mul(), &[factor, y]);
+            g.output("y", y);
+            let info = TensorInfo::new(DType::F32, Shape::new([4, 8]).unwrap());
+            let mut flow =
+                specialize(&g.build().unwrap(), &[info], &Default::default()).unwrap().plan().unwrap();
+            assert_eq!(fuse(&mut flow, Precision::F32).unwrap(), fused, "{constant:?}");
+        }
     }
 }

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use super::function::{NUMBERS, dtypes, has_chain_type};
 use super::{binary_cpu, binary_gpu};
 use crate::dtype::DType;
-use crate::expr::{self, BinaryFunction, ExprId, HalfRule, PointwiseDesc, UnaryOp};
+use crate::expr::{self, BinaryFunction, ExprId, Function, HalfRule, PointwiseDesc, UnaryOp};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::quant::QuantizedBinary;
-use crate::ops::{AttrReader, Elementwise, Lowering, OpCx, OpError, Operand, Operator, Quantized, Structure};
+use crate::ops::real::FLOATS_TO_32;
+use crate::ops::{
+    Activation, AttrReader, Elementwise, Lowering, OpCx, OpError, Operand, Operator, Quantized, Structure,
+};
 
 /// A [`BinaryFunction`] as an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +105,18 @@ impl Operator for Binary {
         } else {
             binary_gpu::arithmetic(lower, self.op, a.dtype, io, None)
         }
+    }
+
+    /// A product with a constant number. Sums are none: as a bias they leave room for an activation.
+    fn as_activation(&self, cx: &OpCx) -> Option<Activation> {
+        let is_number = |i: &usize| cx.value(*i).is_some_and(|t| t.shape().elements() == 1);
+        let number = [0, 1].into_iter().find(is_number)?;
+        let [factor] = cx.value(number)?.to_f32s().ok()?[..] else { return None };
+        let keeps_shape = cx.shape(1 - number).ok()? == &cx.outputs().first()?.shape;
+        // The factor of float64 may not be one of float32.
+        let applies = self.op == BinaryFunction::Mul && FLOATS_TO_32.contains(&cx.dtype(0).ok()?);
+        // A negative zero changes no product, not even another one.
+        (applies && keeps_shape).then(|| Activation::with(Function::Affine, [factor, -0.0]))
     }
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {

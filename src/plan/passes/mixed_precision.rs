@@ -33,7 +33,7 @@ pub enum Precision {
 const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
 /// Largest number of elements of a constant that is checked for tiny values, such as epsilons.
 const FEW: usize = 16;
-/// Operations per output element above which conversions of a node's inputs pay.
+/// Operations per element that a node writes, or reads after a conversion, above which the conversions pay.
 const WORTHWHILE: u64 = 16;
 
 /// Constants in `float16`, converted once for all plans of a session. Large constants of the graph are in `float16`
@@ -173,7 +173,9 @@ impl HalfRewriter<'_> {
         }
         // Converting every input costs more than a cheap operator saves.
         let has_half = values().any(is_half);
-        let elements: usize = node.outputs.iter().map(|&v| self.flow.values[v].info.elements()).sum();
+        let converted = values().filter(|v| variable(v) && !self.half.contains_key(v));
+        let touched = converted.chain(node.outputs.iter().copied());
+        let elements: usize = touched.map(|v| self.flow.values[v].info.elements()).sum();
         let facts = |in_half: &dyn Fn(usize) -> bool| {
             let inputs = node.inputs.iter().enumerate().map(|(i, v)| {
                 let v = (*v)?;
