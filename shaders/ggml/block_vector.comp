@@ -127,16 +127,18 @@ void main()
         }
     }
     barrier();
-    for (uint step = LANES / 2u; step > 0u; step /= 2u) {
+    // Four to one in each step, until there are two.
+    for (uint step = LANES / 4u; step >= 2u; step /= 4u) {
         if (lane < step) {
             [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                 if (NORMED != 0u && r < HELD && r < p.m) {
-                    squares[r * LANES * TEAMS + t] += squares[r * LANES * TEAMS + t + step];
+                    uint at = r * LANES * TEAMS + t;
+                    squares[at] += squares[at + step] + squares[at + 2u * step] + squares[at + 3u * step];
                 }
                 [[unroll]] for (uint c = 0u; c < COLS_MAX; ++c) {
                     if (r < HELD && r < p.m && c < COLS) {
                         uint at = (r * COLS_MAX + c) * LANES * TEAMS + t;
-                        sums[at] += sums[at + step];
+                        sums[at] += sums[at + step] + sums[at + 2u * step] + sums[at + 3u * step];
                     }
                 }
             }
@@ -153,18 +155,20 @@ void main()
         if (NORMED != 0u) {
             float all = 0.0;
             for (uint s = 0u; s < SPLIT; ++s) {
-                all += squares[(r * TEAMS + team + s) * LANES];
+                uint at = (r * TEAMS + team + s) * LANES;
+                all += squares[at] + squares[at + 1u];
             }
             factor = row_factor(all);
         }
         for (uint s = 0u; s < SPLIT; ++s) {
-            float part = sums[from + s * LANES];
+            float part = sums[from + s * LANES] + sums[from + s * LANES + 1u];
             v += NORMED != 0u ? factor * part : part;
         }
 #ifdef GATED
         float other = 0.0;
         for (uint s = 0u; s < SPLIT; ++s) {
-            float part = sums[from + LANES * TEAMS + s * LANES];
+            uint at = from + (TEAMS + s) * LANES;
+            float part = sums[at] + sums[at + 1u];
             other += NORMED != 0u ? factor * part : part;
         }
         v = activate(v, ACTIVATION, uintBitsToFloat(ACT_A), uintBitsToFloat(ACT_B)) * other;

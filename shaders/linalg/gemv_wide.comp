@@ -90,13 +90,18 @@ vec4 total(vec4 own, uint part, uint parts, uint apart)
     uint t = gl_LocalInvocationIndex;
     sums[t] = own;
     barrier();
-    for (uint step = parts / 2u; step > 0u; step /= 2u) {
-        if (part < step) {
-            sums[t] += sums[t + step * apart];
+    // Four to one in each step.
+    for (; parts >= 4u; parts /= 4u) {
+        uint step = parts / 4u * apart;
+        if (part < parts / 4u) {
+            sums[t] += sums[t + step] + sums[t + 2u * step] + sums[t + 3u * step];
         }
         barrier();
     }
     vec4 all = sums[t];
+    if (parts == 2u && part == 0u) {
+        all += sums[t + apart];
+    }
     barrier();
     return all;
 }

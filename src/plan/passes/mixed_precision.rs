@@ -293,6 +293,10 @@ impl HalfRewriter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::GraphBuilder;
+    use crate::ops::conv::Conv;
+    use crate::plan::specialize;
+    use crate::shape::Shape;
 
     #[test]
     fn constants_beyond_the_range_become_its_ends() {
@@ -303,5 +307,22 @@ mod tests {
         assert_eq!(store.get(&t, false).unwrap().identity(), half.identity());
         assert_eq!(store.get(&t, true).unwrap().to_f32s().unwrap(), [-32768.0, 0.5, f32::INFINITY]);
         assert!(store.get(&Tensor::scalar(1i64), false).is_none());
+    }
+
+    /// One channel's window reads and writes as many elements as its conversions, which all channels' windows are worth.
+    #[test]
+    fn conversions_that_cost_more_than_they_save_are_not_made() {
+        for (group, halved) in [(16, 0), (1, 1)] {
+            let mut g = GraphBuilder::new("g");
+            let x = g.input("x", DType::F32, [1.into(), 16.into(), 9.into(), 9.into()]);
+            let w = vec![0.5f32; 16 * 16 / group * 9];
+            let w = g.constant("w", Tensor::new([16, 16 / group, 3, 3], &w).unwrap());
+            let y = g.op(Arc::new(Conv { group, ..Conv::default() }) as Arc<dyn Operator>, &[x, w]);
+            g.output("y", y);
+            let info = TensorInfo::new(DType::F32, Shape::new([1, 16, 9, 9]).unwrap());
+            let graph = g.build().unwrap();
+            let mut flow = specialize(&graph, &[info], &Default::default()).unwrap().plan().unwrap();
+            assert_eq!(convert(&mut flow, &HalfConstants::default(), &|_, _| true), halved, "{group} groups");
+        }
     }
 }
