@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onepool::graph::StorageScope;
 use onepool::ops::conv::Conv;
 use onepool::ops::custom::{CustomKernel, Grid, KernelCall};
-use onepool::ops::{self, Activation, Function, Operator, WindowAttrs};
+use onepool::ops::{self, Function, Operator, WindowAttrs};
 use onepool::plan::{Plan, Space, Work};
 use onepool::session::ParamStore;
 use onepool::{DType, Graph, GraphBuilder, Session, Tensor, TensorInfo};

@@ -35,6 +35,8 @@ const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
 const FEW: usize = 16;
 /// Operations per element that a node writes, or reads after a conversion, above which the conversions pay.
 const WORTHWHILE: u64 = 16;
+/// The same of all nodes together per converted element: a conversion moves 6 bytes, in which time GPUs do tens of operations.
+const ALL_WORTHWHILE: u64 = 32;
 
 /// Constants in `float16`, converted once for all plans of a session. Large constants of the graph are in `float16`
 /// before any plan is made; these are the others.
@@ -82,14 +84,42 @@ pub(super) fn mixed_precision(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize,
     let lowers = |node: &FlowNode, facts: &OpCx| {
         node.op.alias(facts).is_some() || cx.commands_on(node, facts, cx.wanted_device(node)).is_ok()
     };
-    let count = convert(flow, &cx.cache.halves, &lowers);
+    let full = flow.clone();
+    let made = convert(flow, &cx.cache.halves, &lowers);
+    if made.is_loss() {
+        *flow = full;
+        return Ok(0);
+    }
     flow.drop_dead();
-    Ok(count)
+    Ok(made.nodes)
 }
 
-/// Rewrites `flow`; `lowers` says whether the device of a node has a kernel for given facts. Returns how many nodes
-/// compute in `float16` now.
-fn convert(flow: &mut Flow, constants: &HalfConstants, lowers: &dyn Fn(&FlowNode, &OpCx) -> bool) -> usize {
+/// What was rewritten.
+#[derive(Default)]
+struct Rewritten {
+    /// Nodes that compute in `float16`.
+    nodes: usize,
+    /// Their operations.
+    flops: u64,
+    /// Elements that are converted in each run.
+    converted: u64,
+    /// Whether one of the nodes reads a constant that lies in `float16`.
+    narrowed: bool,
+}
+
+impl Rewritten {
+    /// Whether the conversions take longer than `float16` saves.
+    fn is_loss(&self) -> bool {
+        !self.narrowed && self.flops < ALL_WORTHWHILE.saturating_mul(self.converted)
+    }
+}
+
+/// Rewrites `flow`; `lowers` says whether the device of a node has a kernel for given facts.
+fn convert(
+    flow: &mut Flow,
+    constants: &HalfConstants,
+    lowers: &dyn Fn(&FlowNode, &OpCx) -> bool,
+) -> Rewritten {
     let nodes = std::mem::take(&mut flow.nodes);
     let mut masks = vec![true; flow.values.len()];
     for node in nodes.iter().filter(|n| n.op.half_rule() != HalfRule::Mask) {
@@ -99,10 +129,16 @@ fn convert(flow: &mut Flow, constants: &HalfConstants, lowers: &dyn Fn(&FlowNode
     for node in &nodes {
         node.outputs.iter().for_each(|v| made[*v] = flow.values[*v].constant.is_some());
     }
-    let mut half =
-        HalfRewriter { flow, constants, masks, full: made, half: HashMap::new(), nodes: Vec::new() };
+    let mut half = HalfRewriter {
+        flow,
+        constants,
+        masks,
+        full: made,
+        half: HashMap::new(),
+        nodes: Vec::new(),
+        done: Rewritten::default(),
+    };
     let mut position = Vec::with_capacity(nodes.len());
-    let mut count = 0;
     for mut node in nodes {
         node.control_deps.iter_mut().for_each(|d| *d = position.get(*d).copied().unwrap_or(0));
         let changed = half.candidates(&node).into_iter().find_map(|cx| {
@@ -113,7 +149,6 @@ fn convert(flow: &mut Flow, constants: &HalfConstants, lowers: &dyn Fn(&FlowNode
         match changed {
             Some((cx, outputs)) => {
                 half.take(node, &cx, outputs);
-                count += 1;
             }
             None => half.keep(node),
         }
@@ -122,9 +157,9 @@ fn convert(flow: &mut Flow, constants: &HalfConstants, lowers: &dyn Fn(&FlowNode
     for (_, v) in half.flow.outputs.clone() {
         half.full_of(v, None);
     }
-    let nodes = half.nodes;
+    let HalfRewriter { nodes, done, .. } = half;
     flow.nodes = nodes;
-    count
+    done
 }
 
 /// Rewrites a flow.
@@ -138,6 +173,7 @@ struct HalfRewriter<'a> {
     /// The `float16` copies of values.
     half: HashMap<ValueId, ValueId>,
     nodes: Vec<FlowNode>,
+    done: Rewritten,
 }
 
 impl HalfRewriter<'_> {
@@ -219,6 +255,11 @@ impl HalfRewriter<'_> {
 
     /// Adds `node` with its facts `cx` and outputs in `float16`.
     fn take(&mut self, mut node: FlowNode, cx: &OpCx, outputs: Vec<TensorInfo>) {
+        let constant = |v: &ValueId| self.flow.values[*v].constant.as_ref();
+        let mut constants = node.inputs.iter().flatten().filter_map(constant);
+        self.done.narrowed |= constants.any(|t| t.narrowed().is_some());
+        self.done.flops = self.done.flops.saturating_add(node.op.cost(cx).flops);
+        self.done.nodes += 1;
         for (i, input) in node.inputs.iter_mut().enumerate() {
             let Some(v) = *input else { continue };
             let in_half = self.is_f32(v) && cx.input_opt(i).is_some_and(|t| t.dtype == DType::F16);
@@ -281,7 +322,9 @@ impl HalfRewriter<'_> {
     }
 
     fn convert(&mut self, from: ValueId, to: ValueId, dtype: DType, device: Option<u32>) {
-        let name = format!("{}:{dtype}", self.flow.values[from].name);
+        let value = &self.flow.values[from];
+        let name = format!("{}:{dtype}", value.name);
+        self.done.converted = self.done.converted.saturating_add(value.info.elements() as u64);
         // The conversion keeps a `float32` mask a mask.
         let conversion = if dtype == DType::F16 { cast_within() } else { cast(dtype) };
         let (op, control_deps): (Arc<dyn Operator>, _) = (conversion, Vec::new());
@@ -322,7 +365,11 @@ mod tests {
             let info = TensorInfo::new(DType::F32, Shape::new([1, 16, 9, 9]).unwrap());
             let graph = g.build().unwrap();
             let mut flow = specialize(&graph, &[info], &Default::default()).unwrap().plan().unwrap();
-            assert_eq!(convert(&mut flow, &HalfConstants::default(), &|_, _| true), halved, "{group} groups");
+            let made = convert(&mut flow, &HalfConstants::default(), &|_, _| true);
+            assert_eq!((made.nodes, made.is_loss()), (halved, false), "{group} groups");
         }
+        let made = |flops, narrowed| Rewritten { nodes: 1, flops, converted: 10, narrowed };
+        assert_eq!([319, 320].map(|flops| made(flops, false).is_loss()), [true, false]);
+        assert!(!made(0, true).is_loss());
     }
 }

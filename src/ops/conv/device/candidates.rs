@@ -212,6 +212,7 @@ mod tests {
         })
     }
 
+    #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     fn names(
         op: &dyn Operator,
         shapes: [&[usize]; 3],
