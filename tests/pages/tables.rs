@@ -236,14 +236,20 @@ fn language(records: &Records) -> String {
     const PEER: &str = "llama.cpp";
     let mut text = String::new();
     for machine in [H100, H200] {
-        let row = |case: &str| [vec![case.to_owned()], rates(records, machine, case, PEER)].concat();
+        let copy = records.get(machine, "copy", "256 MiB", "rate");
+        let row = |case: &str| {
+            let of = |metric: &str| records.get(machine, "language", case, metric);
+            let share = 100.0 * of("text") * of("weights") / copy;
+            [vec![case.to_owned()], rates(records, machine, case, PEER), vec![format!("{share:.0} %")]]
+                .concat()
+        };
         let rows: Vec<_> = records.cases(machine, "language").into_iter().map(row).collect();
         let gap = if text.is_empty() { "" } else { "\n" };
         let _ = write!(
             text,
-            "{gap}Tokens per second, {machine}, {}.\n\n{}",
+            "{gap}Tokens per second, {machine}, {}. A copy moves {copy} GB/s there.\n\n{}",
             records.days_on(machine, "language"),
-            table(&["model", "prompt", PEER, "ratio", "text", PEER, "ratio"], &rows)
+            table(&["model", "prompt", PEER, "ratio", "text", PEER, "ratio", "of the copy rate"], &rows)
         );
     }
     text
