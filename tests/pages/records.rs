@@ -124,7 +124,7 @@ fn scaled(value: f64, unit: &str) -> Option<f64> {
     match unit {
         "us" => Some(value / 1e3),
         "B" => Some(value / f64::from(1 << 20)),
-        "ms" | "MiB" | "TFLOP/s" | "tokens/s" | "ratio" => Some(value),
+        "ms" | "MiB" | "TFLOP/s" | "GB/s" | "GB" | "tokens/s" | "ratio" => Some(value),
         _ => None,
     }
 }
