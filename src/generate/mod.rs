@@ -86,7 +86,7 @@ pub use self::generator::{Generator, TextRequest};
 pub use self::grammar::Grammar;
 pub use self::pages::{CachedPage, Eviction, LeastRecentlyUsed, PageCounts};
 pub use self::pool::{PageOptions, PagePool};
-pub use self::sampling::Sampling;
+pub use self::sampling::{Sampling, SamplingOverrides};
 pub use self::scan::SampleOn;
 use self::settings::Config;
 use self::template::ChatTemplate;
@@ -226,6 +226,31 @@ pub enum Prompt<'a> {
         /// What the decoder goes on from; without any it is the token that the settings name.
         tokens: &'a [u32],
     },
+}
+
+/// A [`Prompt`] that has what it is made of, for who hands it to another thread.
+#[derive(Clone, Debug)]
+pub enum OwnedPrompt {
+    /// A text as it is.
+    Text(String),
+    /// Messages.
+    Chat(Vec<Message>),
+    /// Tokens.
+    Tokens(Vec<u32>),
+    /// Features for the encoder, and tokens for the decoder.
+    Features(Tensor, Vec<u32>),
+}
+
+impl OwnedPrompt {
+    /// The prompt.
+    pub fn prompt(&self) -> Prompt<'_> {
+        match self {
+            OwnedPrompt::Text(text) => Prompt::Text(text),
+            OwnedPrompt::Chat(messages) => Prompt::Chat(messages),
+            OwnedPrompt::Tokens(tokens) => Prompt::Tokens(tokens),
+            OwnedPrompt::Features(features, tokens) => Prompt::Features { features, tokens },
+        }
+    }
 }
 
 /// How a text is made.

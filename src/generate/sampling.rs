@@ -24,6 +24,40 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+/// Settings that an application gives in place of the model's; what is `None` is the model's.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SamplingOverrides {
+    /// [`Sampling::repetition_penalty`].
+    pub repetition_penalty: Option<f32>,
+    /// [`Sampling::temperature`].
+    pub temperature: Option<f32>,
+    /// [`Sampling::top_k`].
+    pub top_k: Option<usize>,
+    /// [`Sampling::top_p`].
+    pub top_p: Option<f32>,
+    /// [`Sampling::min_p`].
+    pub min_p: Option<f32>,
+    /// [`Sampling::seed`].
+    pub seed: u64,
+}
+
+impl SamplingOverrides {
+    /// The `model`'s settings with these instead. Where the model's are greedy, `top_k`, `top_p` or `min_p` make the
+    /// temperature 1.
+    pub fn over(&self, model: Sampling) -> Sampling {
+        let samples = self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some();
+        let temperature = if samples && model.temperature == 0.0 { 1.0 } else { model.temperature };
+        Sampling {
+            repetition_penalty: self.repetition_penalty.unwrap_or(model.repetition_penalty),
+            temperature: self.temperature.unwrap_or(temperature),
+            top_k: self.top_k.unwrap_or(model.top_k),
+            top_p: self.top_p.unwrap_or(model.top_p),
+            min_p: self.min_p.unwrap_or(model.min_p),
+            seed: self.seed,
+        }
+    }
+}
+
 /// Vocabularies of more tokens than this are not sorted as a whole.
 const LARGE: usize = 2048;
 /// How far below the largest logit candidates are sought, in units of the temperature.

@@ -138,9 +138,9 @@ pub unsafe extern "C" fn onepool_batch_add(
         let place = text.place("text")?;
         let callback = callback.ok_or_else(|| null("callback"))?;
         let object = batch_of(batch)?;
-        let Request { given, options } = Request::of(opts, object.sampling)?;
+        let Request { prompt, options } = Request::of(opts, object.sampling)?;
         let told = teller(callback, user);
-        let added = object.ask(move |batcher| batcher.add(given.prompt(), options, told))?;
+        let added = object.ask(move |batcher| batcher.add(prompt.prompt(), options, told))?;
         place.set(added.map_err(failed)?.0);
         Ok(())
     })

@@ -12,7 +12,7 @@ use crate::arg::{In, Out, Room, Structure, Text, null, unknown};
 use crate::handle::{Handle, Object, free, publish};
 use crate::session::with_options;
 use crate::status::{Failure, Status, guard};
-use crate::text::{GeneratedC, Given, Request, TextCallback, TextOptions, teller};
+use crate::text::{GeneratedC, Request, TextCallback, TextOptions, prompt_of, teller};
 use crate::types::SessionOptions;
 
 /// Tokens that a draft model guesses at once where nothing else is said.
@@ -212,8 +212,8 @@ pub unsafe extern "C" fn onepool_generator_tokens(
         let place = count.place("count")?;
         tokens.check(room, "tokens")?;
         let object = generator.get::<GeneratorObject>("generator")?;
-        let given = Given::of(&opts.required("options")?)?;
-        let made = object.turn()?.folder().tokens(given.prompt()).map_err(failed)?;
+        let prompt = prompt_of(&opts.required("options")?)?;
+        let made = object.turn()?.folder().tokens(prompt.prompt()).map_err(failed)?;
         tokens.fill(&made, room);
         place.set(made.len());
         Ok(())
@@ -271,8 +271,8 @@ pub unsafe extern "C" fn onepool_generate(
             None => None,
         };
         let object = generator.get::<GeneratorObject>("generator")?;
-        let Request { given, options } = Request::of(opts, object.sampling)?;
-        let made = object.turn()?.generate(given.prompt(), &options, teller(callback, user));
+        let Request { prompt, options } = Request::of(opts, object.sampling)?;
+        let made = object.turn()?.generate(prompt.prompt(), &options, teller(callback, user));
         let made = made.map_err(failed)?;
         if let Some((place, size)) = place {
             place.set(GeneratedC::new(&made, size));

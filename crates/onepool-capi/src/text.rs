@@ -4,7 +4,9 @@ use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
 
 use onepool::Tensor;
-use onepool::generate::{Finish, GenerateOptions, Generated, Grammar, Message, Prompt, Sampling};
+use onepool::generate::{
+    Finish, GenerateOptions, Generated, Grammar, Message, OwnedPrompt, Sampling, SamplingOverrides,
+};
 use onepool_core::error::chain;
 
 use crate::arg::{In, Structure, Text, flag, null, unknown};
@@ -149,53 +151,31 @@ pub struct GeneratedC {
 // SAFETY: as above, of numbers.
 unsafe impl Structure for GeneratedC {}
 
-/// A prompt of the caller's.
-pub(crate) enum Given {
-    Text(String),
-    Chat(Vec<Message>),
-    Tokens(Vec<u32>),
-    /// With tokens for the decoder.
-    Features(Tensor, Vec<u32>),
-}
-
-impl Given {
-    pub(crate) fn of(options: &TextOptions) -> Result<Self, Failure> {
-        let text = options.text.optional("options.text")?;
-        let messages = options.messages.list(options.message_count, MOST, "options.messages")?;
-        let tokens = options.tokens.values(options.token_count, MOST_TOKENS, "options.tokens")?;
-        let features = features(options)?;
-        let given = usize::from(text.is_some()) + usize::from(!messages.is_empty());
-        if given + usize::from(features.is_some() || !tokens.is_empty()) != 1 {
-            let problem = "has not one prompt: `text`, `messages`, `tokens` or `features`";
-            return Err(Failure::argument("options", problem));
-        }
-        if let Some(features) = features {
-            return Ok(Given::Features(features, tokens));
-        }
-        if let Some(text) = text {
-            return Ok(Given::Text(text));
-        }
-        if !tokens.is_empty() {
-            return Ok(Given::Tokens(tokens));
-        }
-        let message = |(i, message): (usize, &ChatMessage)| {
-            let field = |name: &str| format!("options.messages[{i}].{name}");
-            Ok(Message::new(
-                message.role.required(&field("role"))?,
-                message.content.required(&field("content"))?,
-            ))
-        };
-        Ok(Given::Chat(messages.iter().enumerate().map(message).collect::<Result<_, Failure>>()?))
+/// The prompt of the caller's.
+pub(crate) fn prompt_of(options: &TextOptions) -> Result<OwnedPrompt, Failure> {
+    let text = options.text.optional("options.text")?;
+    let messages = options.messages.list(options.message_count, MOST, "options.messages")?;
+    let tokens = options.tokens.values(options.token_count, MOST_TOKENS, "options.tokens")?;
+    let features = features(options)?;
+    let given = usize::from(text.is_some()) + usize::from(!messages.is_empty());
+    if given + usize::from(features.is_some() || !tokens.is_empty()) != 1 {
+        let problem = "has not one prompt: `text`, `messages`, `tokens` or `features`";
+        return Err(Failure::argument("options", problem));
     }
-
-    pub(crate) fn prompt(&self) -> Prompt<'_> {
-        match self {
-            Given::Text(text) => Prompt::Text(text),
-            Given::Chat(messages) => Prompt::Chat(messages),
-            Given::Tokens(tokens) => Prompt::Tokens(tokens),
-            Given::Features(features, tokens) => Prompt::Features { features, tokens },
-        }
+    if let Some(features) = features {
+        return Ok(OwnedPrompt::Features(features, tokens));
     }
+    if let Some(text) = text {
+        return Ok(OwnedPrompt::Text(text));
+    }
+    if !tokens.is_empty() {
+        return Ok(OwnedPrompt::Tokens(tokens));
+    }
+    let message = |(i, message): (usize, &ChatMessage)| {
+        let field = |name: &str| format!("options.messages[{i}].{name}");
+        Ok(Message::new(message.role.required(&field("role"))?, message.content.required(&field("content"))?))
+    };
+    Ok(OwnedPrompt::Chat(messages.iter().enumerate().map(message).collect::<Result<_, Failure>>()?))
 }
 
 /// The features that are given.
@@ -213,19 +193,15 @@ fn features(options: &TextOptions) -> Result<Option<Tensor>, Failure> {
 /// Sampling by the settings that are given, else the model's.
 fn sampling(options: &TextOptions, model: Sampling) -> Result<Sampling, Failure> {
     let top_k = options.top_k.value("options.top_k")?;
-    let top_k = top_k.map(|k| usize::try_from(k).unwrap_or(usize::MAX));
-    let (top_p, min_p) = (options.top_p.value("options.top_p")?, options.min_p.value("options.min_p")?);
-    let samples = top_k.is_some() || top_p.is_some() || min_p.is_some();
-    let warm = if samples && model.temperature == 0.0 { 1.0 } else { model.temperature };
-    let penalty = options.repetition_penalty.value("options.repetition_penalty")?;
-    Ok(Sampling {
-        temperature: options.temperature.value("options.temperature")?.unwrap_or(warm),
-        top_k: top_k.unwrap_or(model.top_k),
-        top_p: top_p.unwrap_or(model.top_p),
-        min_p: min_p.unwrap_or(model.min_p),
-        repetition_penalty: penalty.unwrap_or(model.repetition_penalty),
+    let given = SamplingOverrides {
+        repetition_penalty: options.repetition_penalty.value("options.repetition_penalty")?,
+        temperature: options.temperature.value("options.temperature")?,
+        top_k: top_k.map(|k| usize::try_from(k).unwrap_or(usize::MAX)),
+        top_p: options.top_p.value("options.top_p")?,
+        min_p: options.min_p.value("options.min_p")?,
         seed: options.seed,
-    })
+    };
+    Ok(given.over(model))
 }
 
 /// What the text must be, where that is given.
@@ -246,7 +222,7 @@ fn grammar(options: &TextOptions) -> Result<Option<Grammar>, Failure> {
 
 /// A text that is asked for.
 pub(crate) struct Request {
-    pub(crate) given: Given,
+    pub(crate) prompt: OwnedPrompt,
     pub(crate) options: GenerateOptions,
 }
 
@@ -254,7 +230,7 @@ impl Request {
     /// Of what the caller gave; settings that are not given are the `model`'s.
     pub(crate) fn of(opts: In<TextOptions>, model: Sampling) -> Result<Self, Failure> {
         let opts = opts.required("options")?;
-        let given = Given::of(&opts)?;
+        let prompt = prompt_of(&opts)?;
         let stop = opts.stop.values(opts.stop_count, MOST, "options.stop")?.into_iter().enumerate();
         let stop = stop.map(|(i, text)| text.required(&format!("options.stop[{i}]")));
         let stop = stop.collect::<Result<Vec<_>, _>>()?;
@@ -271,7 +247,7 @@ impl Request {
             reuse: flag(opts.reuse, "options.reuse")?,
             cancel: token(opts.cancel, "options.cancel")?,
         };
-        Ok(Request { given, options })
+        Ok(Request { prompt, options })
     }
 }
 

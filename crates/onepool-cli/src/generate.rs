@@ -22,7 +22,7 @@ use super::tune::TuningArgs;
 use onepool::generate::{
     BatchCounts, BatchOptions, Batcher, Finish, GenerateError, GenerateOptions, Generated, Generator,
     Grammar, Message, ModelFolder, PageCounts, PageOptions, PagePool, Prompt, SampleOn, Sampling,
-    TextRequest,
+    SamplingOverrides, TextRequest,
 };
 use onepool::session::{Session, SessionBuilder, SharedArena};
 
@@ -221,16 +221,8 @@ impl SamplingArgs {
 
     /// The model's `settings` with what is given instead.
     pub(super) fn over(&self, settings: Sampling) -> Sampling {
-        let samples = self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some();
-        let temperature = if samples && settings.temperature == 0.0 { 1.0 } else { settings.temperature };
-        Sampling {
-            temperature: self.temperature.unwrap_or(temperature),
-            top_k: self.top_k.unwrap_or(settings.top_k),
-            top_p: self.top_p.unwrap_or(settings.top_p),
-            min_p: self.min_p.unwrap_or(settings.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(settings.repetition_penalty),
-            seed: self.seed,
-        }
+        let &SamplingArgs { repetition_penalty, temperature, top_k, top_p, min_p, seed, .. } = self;
+        SamplingOverrides { repetition_penalty, temperature, top_k, top_p, min_p, seed }.over(settings)
     }
 }
 

@@ -13,7 +13,7 @@ use onepool_core::sync::lock;
 use pyo3::prelude::*;
 
 use crate::errors::Class;
-use crate::text::{Given, Row, Settings, failed, row};
+use crate::text::{Row, Settings, failed, prompt_of, row};
 
 /// How often a wait for a step looks for signals, such as Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
@@ -118,7 +118,7 @@ impl Batch {
         on_piece: Option<Py<PyAny>>,
         settings: Settings,
     ) -> PyResult<u64> {
-        let given = Given::of(prompt)?;
+        let given = prompt_of(prompt)?;
         let text = Text { token: CancelToken::new(), piece: Arc::default(), on_piece };
         let options = settings.options(py, self.sampling, text.token.clone())?;
         let (piece, texts) = (Arc::clone(&text.piece), Arc::clone(&self.texts));

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use onepool::backend::ContextDesc;
 use onepool::generate::{
-    BatchOptions, BatchThread, GenerateError, GenerateOptions, Generated, ModelFolder, SampleOn, Sampling,
+    BatchOptions, BatchThread, GenerateError, GenerateOptions, Generated, ModelFolder, OwnedPrompt, SampleOn,
+    Sampling,
 };
 use onepool::session::{CancelToken, Session, SessionBuilder};
 use onepool_core::sync::lock;
@@ -16,7 +17,7 @@ use pyo3::prelude::*;
 
 use crate::batch::Batch;
 use crate::errors::Class;
-use crate::text::{Given, Row, Settings, failed, row};
+use crate::text::{Row, Settings, failed, prompt_of, row};
 
 /// How often a wait for a piece looks for signals, such as Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
@@ -103,7 +104,7 @@ impl Generator {
 
     /// The tokens of a prompt.
     fn tokens(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
-        let given = Given::of(prompt)?;
+        let given = prompt_of(prompt)?;
         self.with(py, |generator| generator.folder().tokens(given.prompt()))
     }
 
@@ -117,7 +118,7 @@ impl Generator {
 
     /// Begins a text.
     fn start(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, settings: Settings) -> PyResult<Stream> {
-        let given = Given::of(prompt)?;
+        let given = prompt_of(prompt)?;
         let token = CancelToken::new();
         let options = settings.options(py, self.sampling, token.clone())?;
         self.idle(py)?;
@@ -188,7 +189,7 @@ enum Told {
 /// Generates a text. Who takes it is gone where a piece cannot be sent.
 fn tell(
     generator: &Mutex<onepool::generate::Generator>,
-    given: &Given,
+    given: &OwnedPrompt,
     options: &GenerateOptions,
     pieces: &SyncSender<Told>,
 ) {

@@ -1,7 +1,8 @@
 //! What a text is made of and what was made, as Python gives and gets it.
 
 use onepool::generate::{
-    Finish, GenerateError, GenerateOptions, Generated, Grammar, Message, Prompt, Sampling,
+    Finish, GenerateError, GenerateOptions, Generated, Grammar, Message, OwnedPrompt, Sampling,
+    SamplingOverrides,
 };
 use onepool::session::CancelToken;
 use onepool_core::error::chain;
@@ -14,42 +15,22 @@ use crate::array::Array;
 use crate::errors::{Class, raised};
 
 /// A prompt of the caller's.
-pub(crate) enum Given {
-    Text(String),
-    Chat(Vec<Message>),
-    Tokens(Vec<u32>),
-    /// With tokens for the decoder.
-    Features(onepool::Tensor, Vec<u32>),
-}
-
-impl Given {
-    pub(crate) fn of(prompt: &Bound<'_, PyAny>) -> PyResult<Self> {
-        if let Ok(text) = prompt.cast::<PyString>() {
-            return Ok(Given::Text(text.to_cow()?.into_owned()));
-        }
-        if let Ok(pair) = prompt.cast::<PyTuple>() {
-            let (features, tokens) = pair.extract::<(Bound<'_, PyAny>, Vec<u32>)>()?;
-            let features = Array::of(&features, "features")?.copied(prompt.py(), "features")?;
-            return Ok(Given::Features(features, tokens));
-        }
-        if let Ok(tokens) = prompt.extract::<Vec<u32>>() {
-            return Ok(Given::Tokens(tokens));
-        }
-        let messages = prompt.extract::<Vec<(String, String)>>().map_err(|_| {
-            Class::ArrayType
-                .says(prompt.py(), "prompt: expected a text, messages, or numbers of tokens from 0")
-        })?;
-        Ok(Given::Chat(messages.into_iter().map(|(role, content)| Message::new(role, content)).collect()))
+pub(crate) fn prompt_of(prompt: &Bound<'_, PyAny>) -> PyResult<OwnedPrompt> {
+    if let Ok(text) = prompt.cast::<PyString>() {
+        return Ok(OwnedPrompt::Text(text.to_cow()?.into_owned()));
     }
-
-    pub(crate) fn prompt(&self) -> Prompt<'_> {
-        match self {
-            Given::Text(text) => Prompt::Text(text),
-            Given::Chat(messages) => Prompt::Chat(messages),
-            Given::Tokens(tokens) => Prompt::Tokens(tokens),
-            Given::Features(features, tokens) => Prompt::Features { features, tokens },
-        }
+    if let Ok(pair) = prompt.cast::<PyTuple>() {
+        let (features, tokens) = pair.extract::<(Bound<'_, PyAny>, Vec<u32>)>()?;
+        let features = Array::of(&features, "features")?.copied(prompt.py(), "features")?;
+        return Ok(OwnedPrompt::Features(features, tokens));
     }
+    if let Ok(tokens) = prompt.extract::<Vec<u32>>() {
+        return Ok(OwnedPrompt::Tokens(tokens));
+    }
+    let messages = prompt.extract::<Vec<(String, String)>>().map_err(|_| {
+        Class::ArrayType.says(prompt.py(), "prompt: expected a text, messages, or numbers of tokens from 0")
+    })?;
+    Ok(OwnedPrompt::Chat(messages.into_iter().map(|(role, content)| Message::new(role, content)).collect()))
 }
 
 /// How a text is made; what is not given is as the model's settings say.
@@ -107,16 +88,8 @@ fn setting<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyAny>, name: &str
 
 impl Settings {
     fn sampling(&self, model: Sampling) -> Sampling {
-        let samples = self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some();
-        let warm = if samples && model.temperature == 0.0 { 1.0 } else { model.temperature };
-        Sampling {
-            temperature: self.temperature.unwrap_or(warm),
-            top_k: self.top_k.unwrap_or(model.top_k),
-            top_p: self.top_p.unwrap_or(model.top_p),
-            min_p: self.min_p.unwrap_or(model.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(model.repetition_penalty),
-            seed: self.seed,
-        }
+        let &Settings { repetition_penalty, temperature, top_k, top_p, min_p, seed, .. } = self;
+        SamplingOverrides { repetition_penalty, temperature, top_k, top_p, min_p, seed }.over(model)
     }
 
     /// What holds the text.
