@@ -64,6 +64,8 @@ pub struct Flow {
     pub images: BTreeMap<ValueId, ImageDesc>,
     /// Reports on values that the graph requests in images.
     pub image_reports: Vec<ImageReport>,
+    /// Sentences for the plan's report.
+    pub remarks: Vec<String>,
     /// Inputs and outputs, by position, that are one memory, which one node updates.
     pub updates: Vec<(usize, usize)>,
     /// Cost of the constants folded so far.

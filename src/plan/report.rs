@@ -69,7 +69,7 @@ pub struct PlanReport {
     pub quantized: usize,
     /// Nodes that compute in `float16` where the graph declares `float32`.
     pub halved: usize,
-    /// Driver behaviour that the plan takes into account.
+    /// Driver behaviour that the plan takes into account, and wishes that it does not follow.
     pub remarks: Vec<String>,
     /// Dispatches, copies and fills.
     pub commands: usize,

@@ -189,6 +189,7 @@ impl Emitter<'_> {
             constant_bytes: constants.iter().map(PlannedConstant::bytes).sum(),
             arenas: self.memory.arenas.clone(),
             images: flow.image_reports.clone(),
+            remarks: flow.remarks.clone(),
             crossings: self.lowered.crossings.clone(),
             nodes,
             ..PlanReport::default()

@@ -125,7 +125,7 @@ impl SessionCore {
 
     /// A plan with its device objects; the session completes its report.
     pub(in crate::session) fn ready(&self, mut plan: Plan) -> Result<Compiled, Error> {
-        plan.report.remarks = self.sources.remarks();
+        plan.report.remarks.extend(self.sources.remarks());
         plan.report.foreign = self.options.foreign.to_vec();
         plan.report.add_prepared(&self.options.prepared);
         Compiled::new(plan, &self.devices, &self.params, &self.sources)
