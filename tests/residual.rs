@@ -131,6 +131,21 @@ fn unlike() -> (Graph, usize) {
     (net.graph.build().unwrap(), 0)
 }
 
+/// Constant factors on either side, with a bias and without.
+fn factors() -> (Graph, usize) {
+    let mut net = Net::new();
+    let [half, three] = [0.5f32, -3.0].map(|v| {
+        let name = format!("factor{v}");
+        net.graph.constant(name, Tensor::new([], &[v]).unwrap())
+    });
+    let c = net.conv(net.x, 3, 1, true);
+    let c = net.graph.op(ops::mul(), &[c, half]);
+    let c = net.conv(c, 1, 1, false);
+    let c = net.graph.op(ops::mul(), &[three, c]);
+    net.output(c);
+    (net.graph.build().unwrap(), 2)
+}
+
 fn run(context: &Context, graph: Graph, precision: Precision, absorb: bool) -> (Vec<Tensor>, usize) {
     let names: Vec<String> = graph.outputs().iter().map(|(name, _)| name.clone()).collect();
     let has_row = graph.inputs().len() > 1;
@@ -154,7 +169,8 @@ fn sums_are_the_same_in_fewer_nodes() {
     for device in DEVICES {
         let desc = ContextDesc { validation: true, ..ContextDesc::default() };
         let context = Registry::with_defaults().open(device, &desc).unwrap();
-        for (case, net) in [blocks as fn() -> (Graph, usize), shared, unlike].into_iter().enumerate() {
+        for (case, net) in [blocks as fn() -> (Graph, usize), shared, unlike, factors].into_iter().enumerate()
+        {
             for precision in [Precision::F32, Precision::F16] {
                 let (want, apart) = run(&context, net().0, precision, false);
                 let (got, joined) = run(&context, net().0, precision, true);

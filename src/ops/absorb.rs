@@ -162,7 +162,7 @@ mod tests {
         assert_eq!((flow.nodes.len(), conv.activation), (1, Activation::of(Function::Swish)));
     }
 
-    /// A factor goes into the product, another function after it does not.
+    /// A factor of one number goes into the product where it keeps the shape.
     #[test]
     fn a_constant_factor_becomes_an_activation() {
         for (constant, fused) in [(vec![], 1), (vec![1, 1], 1), (vec![1, 1, 1], 0), (vec![6], 0)] {

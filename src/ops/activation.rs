@@ -27,7 +27,7 @@ impl<'a, T: Real> Epilogue<'a, T> {
 
     /// Does it with the sums in `y`, elements of the output from `at` on.
     pub(crate) fn apply(&self, y: &mut [T], at: usize) {
-        let Some(summand) = self.summand.and_then(|all| all.get(at..)) else {
+        let Some(summand) = self.summand.map(|all| &all[at..][..y.len()]) else {
             return self.activation.apply(y);
         };
         if let Some(bounds) = self.activation.bounds() {
@@ -53,7 +53,7 @@ impl<'a, T: Real> Epilogue<'a, T> {
 
     /// The epilogue of the part of the output that begins at `at`.
     pub(crate) fn part(&self, at: usize) -> Self {
-        Epilogue { summand: self.summand.and_then(|all| all.get(at..)), ..*self }
+        Epilogue { summand: self.summand.map(|all| &all[at..]), ..*self }
     }
 }
 

@@ -401,7 +401,8 @@ impl<'c> Target<'c> {
         }
         let y = if parts > 1 { Operand::Unused } else { Operand::Output(0) };
         let groups = [across, down, batch * parts].map(|g| g as u32);
-        let args = [Operand::Input(0), weights, self.bias(), y, scratch, self.summand_arg()];
+        let summand = if parts > 1 { Operand::Unused } else { self.summand_arg() };
+        let args = [Operand::Input(0), weights, self.bias(), y, scratch, summand];
         lower.dispatch(kernel, &spec, &args, &params, groups)?;
         sums.map_or(Ok(()), |sums| sums.add(scratch, lower))
     }
