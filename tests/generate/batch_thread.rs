@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use onepool::generate::{BatchThread, GenerateError, Generator, Prompt};
+use onepool_core::sync::lock;
 
 use super::batcher::{options, quiet};
 use super::{exactly, expected, fixed, generate};
@@ -49,6 +50,22 @@ fn a_thread_that_cannot_begin_says_why_and_leaves_the_generator_free() {
     assert!(matches!(e, GenerateError::Busy), "{e}");
     drop(turn);
     BatchThread::start(generator, options(1, 1)).unwrap();
+}
+
+#[test]
+fn a_thread_that_its_own_work_drops_ends_after_it() {
+    let generator = shared();
+    let batch =
+        Arc::new(Mutex::new(Some(BatchThread::start(Arc::clone(&generator), options(1, 8)).unwrap())));
+    let own = Arc::clone(&batch);
+    let answer = lock(&batch).as_ref().unwrap().ask(move |batcher| {
+        drop(lock(&own).take());
+        batcher.is_idle()
+    });
+    assert!(answer.recv().unwrap());
+    assert!(lock(&batch).is_none());
+    // The generator is free once the thread has ended.
+    drop(generator.lock().unwrap());
 }
 
 #[test]
