@@ -1,6 +1,5 @@
 /* generate MODEL DEVICE: text from a tiny language model, and what is refused. */
 #include <regex.h>
-#include <unistd.h>
 
 #include "text.h"
 
@@ -160,10 +159,10 @@ static void guesses(const char *model, const char *device, onepool_generator *ge
 }
 
 /* A conversation goes on from a file as it would without one. */
-static void conversations(const char *model, const char *device, onepool_generator *generator) {
-    char path[] = "/tmp/onepool-conversation-XXXXXX";
-    const int file = mkstemp(path);
-    CHECK(file >= 0 && close(file) == 0);
+static void conversations(const char *program, const char *model, const char *device, onepool_generator *generator) {
+    /* Beside the program, whose folder the test removes. */
+    char path[4200];
+    CHECK(snprintf(path, sizeof(path), "%s.conversation", program) < (int)sizeof(path));
     onepool_generate_options options = hello();
     onepool_generated made = ONEPOOL_GENERATED_INIT;
     told first = {0}, kept = {0}, restored = {0};
@@ -361,7 +360,7 @@ int main(int argc, char **argv) {
     texts(generator);
     grammars(generator);
     guesses(argv[1], argv[2], generator);
-    conversations(argv[1], argv[2], generator);
+    conversations(argv[0], argv[1], argv[2], generator);
     refused(generator, argv[1]);
     OK(onepool_generator_free(generator));
     encoders(argv[1], argv[2]);

@@ -8,7 +8,6 @@
 #include <iostream>
 #include <iterator>
 
-#include <unistd.h>
 
 namespace {
 
@@ -34,7 +33,7 @@ template <typename F> bool throws(onepool_status status, F call) {
 const std::vector<std::int64_t> dims = {1, 3, 64, 64};
 constexpr std::size_t elements = 3 * 64 * 64;
 
-void test(const std::string &model, const std::string &device) {
+void test(const std::string &program, const std::string &model, const std::string &device) {
     onepool::Options options;
     options.devices = {device};
     const auto session = onepool::Session::open(model, options);
@@ -205,14 +204,13 @@ void test(const std::string &model, const std::string &device) {
     CHECK(throws(ONEPOOL_ERROR_MODEL, [&] { onepool::Generator nowhere(folder, plain, opening); }));
 
     // A conversation in a file.
-    char file_of[] = "/tmp/onepool-wrapper-XXXXXX";
-    CHECK(close(mkstemp(file_of)) == 0);
+    const std::string file_of = program + ".conversation";
     drafting.save(file_of);
     again.reuse = true;
     CHECK(generator.restore(file_of) >= 6);
     CHECK(generator.generate("Hello" + made.text, again).numbers.reused_tokens > 0);
     CHECK(throws(ONEPOOL_ERROR_MODEL, [&] { generator.restore("/nowhere"); }));
-    CHECK(std::remove(file_of) == 0);
+    CHECK(std::remove(file_of.c_str()) == 0);
 
     // Texts that come and go.
     again.reuse = false;
@@ -267,7 +265,7 @@ int main(int argc, char **argv) {
     static_assert(onepool::dtype_of<const float>() == ONEPOOL_FLOAT32 && onepool::dtype_of<bool>() == ONEPOOL_BOOL);
     static_assert(onepool::dtype_of<std::uint16_t>() == ONEPOOL_UINT16 && onepool::dtype_of<long long>() == ONEPOOL_INT64);
     try {
-        test(argv[1], argv[2]);
+        test(argv[0], argv[1], argv[2]);
     } catch (const std::exception &error) {
         std::cerr << "not expected: " << error.what() << "\n";
         return 1;
