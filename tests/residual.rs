@@ -16,7 +16,7 @@ use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, Session, Tensor};
 
 const DEVICES: [&str; 6] = ["cpu", "sim:0", "sim:1", "sim:2", "vulkan", "opencl"];
-const SHAPE: [usize; 4] = [2, 12, 9, 11];
+const SHAPE: [usize; 4] = [2, 24, 9, 11];
 
 fn values(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2001) as f32 / 1000.0 - 1.0).collect()
@@ -83,7 +83,7 @@ fn blocks() -> (Graph, usize) {
     let mut net = Net::new();
     let mut y = net.x;
     for (i, (taps, group, biased)) in
-        [(3, 1, true), (1, 1, true), (3, 12, false), (1, 2, false)].into_iter().enumerate()
+        [(3, 1, true), (1, 1, true), (3, 24, false), (1, 2, false)].into_iter().enumerate()
     {
         let c = net.conv(y, taps, group, biased);
         y = if i % 2 == 0 { net.add(c, y) } else { net.add(y, c) };
@@ -146,7 +146,8 @@ fn factors() -> (Graph, usize) {
     (net.graph.build().unwrap(), 2)
 }
 
-fn run(context: &Context, graph: Graph, precision: Precision, absorb: bool) -> (Vec<Tensor>, usize) {
+/// The outputs, and how many nodes there are, and are in half precision.
+fn run(context: &Context, graph: Graph, precision: Precision, absorb: bool) -> (Vec<Tensor>, [usize; 2]) {
     let names: Vec<String> = graph.outputs().iter().map(|(name, _)| name.clone()).collect();
     let has_row = graph.inputs().len() > 1;
     let all = PassSelection::default();
@@ -160,8 +161,8 @@ fn run(context: &Context, graph: Graph, precision: Precision, absorb: bool) -> (
     session.run().unwrap();
     session.run().unwrap();
     let outputs = names.iter().map(|name| session.get_output(name).unwrap()).collect();
-    let nodes = session.binding().unwrap().plan().report.nodes.len();
-    (outputs, nodes)
+    let report = &session.binding().unwrap().plan().report;
+    (outputs, [report.nodes.len(), report.halved])
 }
 
 #[test]
@@ -172,11 +173,12 @@ fn sums_are_the_same_in_fewer_nodes() {
         for (case, net) in [blocks as fn() -> (Graph, usize), shared, unlike, factors].into_iter().enumerate()
         {
             for precision in [Precision::F32, Precision::F16] {
-                let (want, apart) = run(&context, net().0, precision, false);
-                let (got, joined) = run(&context, net().0, precision, true);
+                let (want, [apart, _]) = run(&context, net().0, precision, false);
+                let (got, [joined, halved]) = run(&context, net().0, precision, true);
                 // Conversions are nodes too.
                 let saved = if precision == Precision::F32 { net().1 } else { 0 };
                 assert!(joined + saved <= apart, "{device} {case}: {joined} nodes, {apart} apart");
+                assert_eq!(halved > 0, precision == Precision::F16, "{device} {case}");
                 let near = if precision == Precision::F16 { 2e-2 } else { 2e-5 };
                 for (got, want) in got.iter().zip(&want) {
                     let (got, want) = (got.to_f32s().unwrap(), want.to_f32s().unwrap());

@@ -410,11 +410,11 @@ fn join_gates_makes_one_node_of_products_that_meet() {
 #[test]
 fn mixed_precision_converts_around_what_must_stay() {
     let mut g = GraphBuilder::new("g");
-    let x = g.input("x", DType::F32, [32.into(), 64.into()]);
-    let w = g.constant("w", tensor(&[64, 64], 1));
+    let x = g.input("x", DType::F32, [32.into(), 256.into()]);
+    let w = g.constant("w", tensor(&[256, 256], 1));
     let p = op(&mut g, MatMul::default(), &[x, w]);
     let e = g.op(ops::unary(Function::Exp), &[p]);
-    let w = g.constant("v", tensor(&[64, 64], 2));
+    let w = g.constant("v", tensor(&[256, 256], 2));
     let y = op(&mut g, MatMul::default(), &[e, w]);
     g.output("y", y);
     let mut flow = flow(&g.build().unwrap());

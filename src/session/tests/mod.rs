@@ -197,10 +197,10 @@ fn halved(device: &str) {
         (0..n).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f32 / 1009.0 - 0.5).collect()
     };
     let mut g = GraphBuilder::new("g");
-    let x = g.input("x", DType::F32, [5.into(), 64.into()]);
-    let w = g.constant("w", Tensor::new([64, 32], &values(64 * 32, 1)).unwrap());
-    let mask: Vec<f32> = (0..32).map(|i| if i % 3 == 0 { -1e9 } else { 0.0 }).collect();
-    let mask = g.constant("mask", Tensor::new([32], &mask).unwrap());
+    let x = g.input("x", DType::F32, [5.into(), 256.into()]);
+    let w = g.constant("w", Tensor::new([256, 128], &values(256 * 128, 1)).unwrap());
+    let mask: Vec<f32> = (0..128).map(|i| if i % 3 == 0 { -1e9 } else { 0.0 }).collect();
+    let mask = g.constant("mask", Tensor::new([128], &mask).unwrap());
     let op = |name: &str| {
         (crate::ops::find("", name).unwrap().read)(
             &mut crate::ops::AttrReader::new(&Default::default(), 1, 1),
@@ -211,11 +211,11 @@ fn halved(device: &str) {
     let a = g.op(op("MatMul"), &[x, w]);
     let b = g.op(op("Add"), &[a, mask]);
     let c = g.op(op("Softmax"), &[b]);
-    let w2 = g.constant("w2", Tensor::new([32, 8], &values(32 * 8, 2)).unwrap());
+    let w2 = g.constant("w2", Tensor::new([128, 8], &values(128 * 8, 2)).unwrap());
     let d = g.op(op("MatMul"), &[c, w2]);
     let e = g.op(op("Exp"), &[d]);
     // Rows that are masked completely, with scores beyond the range.
-    let none = g.input("none", DType::Bool, [32.into()]);
+    let none = g.input("none", DType::Bool, [128.into()]);
     let [zero, least] =
         [("zero", 0.0f32), ("least", f32::MIN)].map(|(n, v)| g.constant(n, Tensor::scalar(v)));
     let all = g.op(op("Where"), &[none, zero, least]);
@@ -227,18 +227,18 @@ fn halved(device: &str) {
     g.output("e", e);
     g.output("weights", weights);
     let graph = g.build().unwrap();
-    let x = Tensor::new([5, 64], &values(320, 3)).unwrap();
+    let x = Tensor::new([5, 256], &values(1280, 3)).unwrap();
     let run = |device: &str, precision: Precision| {
         let context = Registry::with_defaults().open(device, &desc()).unwrap();
         let mut session =
             Session::builder().graph(graph.clone()).context(context).precision(precision).build().unwrap();
         session.set_input("x", &x).unwrap();
-        let info = TensorInfo::new(DType::Bool, Shape::new([32]).unwrap());
-        session.set_input("none", &Tensor::from_bytes(info, &[0; 32]).unwrap()).unwrap();
+        let info = TensorInfo::new(DType::Bool, Shape::new([128]).unwrap());
+        session.set_input("none", &Tensor::from_bytes(info, &[0; 128]).unwrap()).unwrap();
         session.run().unwrap();
         let report = session.binding().unwrap().plan().report.clone();
         let weights = session.get_output("weights").unwrap().to_f32s().unwrap();
-        for row in weights.chunks(32) {
+        for row in weights.chunks(128) {
             assert!((row.iter().sum::<f32>() - 1.0).abs() < 0.01, "{device}: {row:?}");
         }
         let found = ["d", "e"].map(|o| session.get_output(o).unwrap());
@@ -299,6 +299,29 @@ fn a_device_without_16_bit_storage_refuses_half_precision() {
     let infos = [TensorInfo::new(DType::F32, Shape::new([4]).unwrap())];
     let refused = compiler.compile(&infos, &BTreeMap::new());
     assert!(matches!(refused, Err(PlanError::NoHalf { .. })), "{refused:?}");
+}
+
+/// A window over single channels between tensors of float32: 9 products for each conversion.
+#[test]
+fn half_precision_that_costs_more_than_it_saves_is_given_up_and_said() {
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [1.into(), 16.into(), 9.into(), 9.into()]);
+    let w = g.constant("w", Tensor::new([16, 1, 3, 3], &[0.5f32; 144]).unwrap());
+    let op = crate::ops::conv::Conv { group: 16, ..Default::default() };
+    let y = g.op(Arc::new(op) as Arc<dyn crate::ops::Operator>, &[x, w]);
+    g.output("y", y);
+    let graph = g.build().unwrap();
+    for device in ["cpu", "sim", "vulkan"] {
+        let context = Registry::with_defaults().open(device, &desc()).unwrap();
+        let builder = Session::builder().graph(graph.clone()).context(context);
+        let mut session = builder.precision(Precision::F16).build().unwrap();
+        session.set_input("x", &Tensor::new([1, 16, 9, 9], &[1.0f32; 1296]).unwrap()).unwrap();
+        session.run().unwrap();
+        let report = session.binding().unwrap().plan().report.clone();
+        let said = report.remarks.iter().any(|remark| remark.contains("half precision"));
+        assert!(said && report.halved == 0 && report.nodes.len() == 1, "{device}: {report:#?}");
+        assert_eq!(session.get_output("y").unwrap().to_f32s().unwrap(), [4.5; 784], "{device}");
+    }
 }
 
 /// A parameter in pages of its own is read in place: no device memory is allocated for it, except on a card.
