@@ -131,7 +131,7 @@ fn unlike() -> (Graph, usize) {
     (net.graph.build().unwrap(), 0)
 }
 
-/// Constant factors on either side, with a bias and without.
+/// Constant factors on either side, with a bias and without, and after a function.
 fn factors() -> (Graph, usize) {
     let mut net = Net::new();
     let [half, three] = [0.5f32, -3.0].map(|v| {
@@ -142,8 +142,11 @@ fn factors() -> (Graph, usize) {
     let c = net.graph.op(ops::mul(), &[c, half]);
     let c = net.conv(c, 1, 1, false);
     let c = net.graph.op(ops::mul(), &[three, c]);
+    let c = net.conv(c, 3, 1, true);
+    let c = net.graph.op(ops::unary(Function::Relu), &[c]);
+    let c = net.graph.op(ops::mul(), &[c, three]);
     net.output(c);
-    (net.graph.build().unwrap(), 2)
+    (net.graph.build().unwrap(), 3)
 }
 
 /// The outputs, and how many nodes there are, and are in half precision.

@@ -1,13 +1,22 @@
-// Attention for devices with fast workgroup memory: a work-group does 32 or 16 queries of one head, 64 keys at a
-// time, and keeps no scores but those; each of its outputs has at most 128 elements of a value.
-// variant: f32             T=f32
-// variant: f32_bool        T=f32 BOOL_MASK EXT_INT8
-// variant: f32_small       T=f32 SMALL
-// variant: f32_bool_small  T=f32 BOOL_MASK EXT_INT8 SMALL
-// variant: f16             T=f16 EXT_STORAGE16
-// variant: f16_bool        T=f16 EXT_STORAGE16 BOOL_MASK EXT_INT8
-// variant: f16_small       T=f16 EXT_STORAGE16 SMALL
-// variant: f16_bool_small  T=f16 EXT_STORAGE16 BOOL_MASK EXT_INT8 SMALL
+// Attention for devices with fast workgroup memory: a work-group does 32 or (small) 16 queries of one head, 64 keys at a
+// time; scores and sums stay in registers. Each of its outputs has at most 128 or (narrow) 64 elements of a value.
+// Little workgroup memory matters: drivers let so many work-groups share a processor as fit into 48 KiB.
+// variant: f32                    T=f32 OWN=4 COLS=128
+// variant: f32_bool               T=f32 OWN=4 COLS=128 BOOL_MASK EXT_INT8
+// variant: f32_narrow             T=f32 OWN=4 COLS=64
+// variant: f32_narrow_bool        T=f32 OWN=4 COLS=64 BOOL_MASK EXT_INT8
+// variant: f32_small              T=f32 OWN=2 COLS=128
+// variant: f32_small_bool         T=f32 OWN=2 COLS=128 BOOL_MASK EXT_INT8
+// variant: f32_small_narrow       T=f32 OWN=2 COLS=64
+// variant: f32_small_narrow_bool  T=f32 OWN=2 COLS=64 BOOL_MASK EXT_INT8
+// variant: f16                    T=f16 OWN=4 COLS=128 EXT_STORAGE16
+// variant: f16_bool               T=f16 OWN=4 COLS=128 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f16_narrow             T=f16 OWN=4 COLS=64 EXT_STORAGE16
+// variant: f16_narrow_bool        T=f16 OWN=4 COLS=64 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f16_small              T=f16 OWN=2 COLS=128 EXT_STORAGE16
+// variant: f16_small_bool         T=f16 OWN=2 COLS=128 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f16_small_narrow       T=f16 OWN=2 COLS=64 EXT_STORAGE16
+// variant: f16_small_narrow_bool  T=f16 OWN=2 COLS=64 EXT_STORAGE16 BOOL_MASK EXT_INT8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -24,38 +33,33 @@ layout(set = 0, binding = 2, std430) readonly buffer V { T v[]; };
 layout(set = 0, binding = 5, std430) writeonly buffer Y { T y[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer Scores { T shown[]; };
 
-// An invocation does OWN queries and 4 keys, or 4 elements of a value; ACROSS of them lie side by side.
-#ifdef SMALL
-const uint ROWS = 16u;            // rust SMALL_ROWS: queries of a small work-group
-const uint LOADED = 32u;          // keys of which values are loaded at once
-#else
-const uint ROWS = 32u;            // rust: queries of a work-group
-const uint LOADED = 16u;
-#endif
+// An invocation does OWN queries and 4 keys, or 4 elements of a value for every 64; ACROSS of them do other keys or elements.
 const uint ACROSS = 16u;
-const uint OWN = ROWS / (128u / ACROSS);
+const uint DOWN = 8u;                        // rust: and so many other queries
+const uint THREADS = ACROSS * DOWN;
+const uint ROWS = OWN * DOWN;
 const uint KEYS = 4u * ACROSS;
-const uint DEPTH = 16u;
-const uint COLS = 128u;           // rust: elements of a value in one work-group
-const uint CHUNK = 4u * ACROSS;   // columns of values loaded at once
-const uint LANES = 128u / ROWS;   // invocations that share the softmax of a query
+const uint QUARTERS = COLS / (4u * ACROSS);  // quads of a value of an invocation
+const uint DEPTH = 16u;                      // elements of queries and keys loaded at once
+const uint LOADED = COLS == 128 ? 8u : OWN == 2 ? 32u : 16u;  // values loaded at once
+const uint UNROLLED = 8u;                    // larger loop bodies do not fit into a cache of instructions
 
-const uint ROW_PITCH = ROWS + 4u;
-const uint KEY_PITCH = KEYS + 4u;
-const uint COL_PITCH = CHUNK + 4u;
-const uint P_PITCH = KEYS + 1u;
+// Lines of quads, with a quad of padding.
+const uint ROW_LINE = ROWS / 4u + 1u;
+const uint KEY_LINE = KEYS / 4u + 1u;
+const uint COL_LINE = COLS / 4u + 1u;
+const uint KEYS_AT = DEPTH * ROW_LINE;
+const uint WEIGHTS_AT = LOADED * COL_LINE;
 
-// A slice of queries and one of keys, or a slice of values: the larger of the two.
-#ifdef SMALL
-shared float pool[LOADED * COL_PITCH];
-#else
-shared float pool[DEPTH * (ROW_PITCH + KEY_PITCH)];
-#endif
-shared float probs[ROWS * P_PITCH];
-shared float partial[128];
-shared float tops[ROWS];
-shared float totals[ROWS];
-shared float factors[ROWS];
+// A slice of queries and one of keys, or values and their weights.
+shared vec4 pool[max(DEPTH * (ROW_LINE + KEY_LINE), LOADED * (COL_LINE + ROW_LINE))];
+// A number of every invocation for each of its queries, and what they are together.
+shared float parts[ROWS * (ACROSS + 1u)];
+shared float wholes[ROWS];
+
+const uint Q_LOADS = ROWS * DEPTH / THREADS;
+const uint K_LOADS = KEYS * DEPTH / THREADS;
+const uint V_LOADS = LOADED * COLS / THREADS;
 
 uint t;
 uint tx;
@@ -64,7 +68,12 @@ uint row;      // first query
 uint q_first;
 uint k_first;
 uint v_first;
+uint cols;     // elements of a value from the work-group's first on
 bool shows;    // whether this work-group stores scores
+float q_next[Q_LOADS];
+float k_next[K_LOADS];
+float v_next[V_LOADS];
+float scores[OWN][4];
 
 void show(uint stage, uint i, uint j, float s)
 {
@@ -73,42 +82,106 @@ void show(uint stage, uint i, uint j, float s)
     }
 }
 
-// The scores of KEYS keys from `key` on, masks added, in `probs`.
+// Reads elements from `first` on of all queries and of the keys from `key` on; neighbouring invocations read neighbours.
+void fetch_slices(uint key, uint first)
+{
+    const uint step = THREADS / DEPTH;
+    uint r = t / DEPTH;
+    uint d = first + t % DEPTH;
+    uint q_at = q_first + (row + r) * p.q_row + d;
+    uint k_at = k_first + (key + r) * p.k_row + d;
+    if (row + ROWS <= p.q_len && key + KEYS <= p.kv_len && first + DEPTH <= p.head) {
+        // Addresses that are added to take fewer registers than those that are computed.
+        [[unroll]] for (uint n = 0u; n < Q_LOADS; ++n) {
+            q_next[n] = float(q[q_at]);
+            q_at += step * p.q_row;
+        }
+        [[unroll]] for (uint n = 0u; n < K_LOADS; ++n) {
+            k_next[n] = float(k[k_at]);
+            k_at += step * p.k_row;
+        }
+        return;
+    }
+    [[unroll]] for (uint n = 0u; n < Q_LOADS; ++n) {
+        bool inside = row + r + n * step < p.q_len && d < p.head;
+        q_next[n] = inside ? float(q[q_at + n * step * p.q_row]) : 0.0;
+    }
+    [[unroll]] for (uint n = 0u; n < K_LOADS; ++n) {
+        bool inside = key + r + n * step < p.kv_len && d < p.head;
+        k_next[n] = inside ? float(k[k_at + n * step * p.k_row]) : 0.0;
+    }
+}
+
+// Reads the values of LOADED keys from `key` on.
+void fetch_values(uint key)
+{
+    const uint step = THREADS / COLS;
+    uint r = key + t / COLS;
+    uint c = t % COLS;
+    uint at = v_first + r * p.v_row + c;
+    if (int(key + LOADED) <= valid) {
+        [[unroll]] for (uint n = 0u; n < V_LOADS; ++n) {
+            v_next[n] = c < cols ? float(v[at]) : 0.0;
+            at += step * p.v_row;
+        }
+        return;
+    }
+    [[unroll]] for (uint n = 0u; n < V_LOADS; ++n) {
+        bool inside = c < cols && int(r + n * step) < valid;
+        v_next[n] = inside ? float(v[at + n * step * p.v_row]) : 0.0;
+    }
+}
+
+// The own queries' numbers in a line of quads that begins at `at`.
+void read_own(uint at, out float left[OWN])
+{
+#if OWN == 2
+    vec4 quad = pool[at + ty / 2u];
+    vec2 half_of = ty % 2u == 0u ? quad.xy : quad.zw;
+    left[0] = half_of.x;
+    left[1] = half_of.y;
+#else
+    vec4 quad = pool[at + ty];
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        left[i] = quad[i];
+    }
+#endif
+}
+
+// The scores of the own queries and of 4 keys from `key` + 4 `tx` on, masks added.
 void score(uint key)
 {
-    float sums[OWN][4];
     [[unroll]] for (uint i = 0u; i < OWN; ++i) {
         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-            sums[i][j] = 0.0;
+            scores[i][j] = 0.0;
         }
     }
-    const uint KEY_POOL = DEPTH * ROW_PITCH;
-    for (uint d0 = 0u; d0 < p.head; d0 += DEPTH) {
-        // Neighbouring invocations load neighbouring elements.
-        uint d = d0 + t % DEPTH;
-        [[unroll]] for (uint n = 0u; n < ROWS / 8u; ++n) {
-            uint r = t / DEPTH + 8u * n;
-            bool inside = row + r < p.q_len && d < p.head;
-            pool[(t % DEPTH) * ROW_PITCH + r] = inside ? float(q[q_first + (row + r) * p.q_row + d]) : 0.0;
+    fetch_slices(key, 0u);
+    for (uint first = 0u; first < p.head; first += DEPTH) {
+        uint r = t / DEPTH;
+        uint line = t % DEPTH;
+        [[unroll]] for (uint n = 0u; n < Q_LOADS; ++n) {
+            uint at = r + THREADS / DEPTH * n;
+            pool[line * ROW_LINE + at / 4u][at % 4u] = q_next[n];
         }
-        [[unroll]] for (uint n = 0u; n < KEYS / 8u; ++n) {
-            uint r = t / DEPTH + 8u * n;
-            bool inside = key + r < p.kv_len && d < p.head;
-            pool[KEY_POOL + (t % DEPTH) * KEY_PITCH + r] = inside ? float(k[k_first + (key + r) * p.k_row + d]) : 0.0;
+        [[unroll]] for (uint n = 0u; n < K_LOADS; ++n) {
+            uint at = r + THREADS / DEPTH * n;
+            pool[KEYS_AT + line * KEY_LINE + at / 4u][at % 4u] = k_next[n];
         }
         barrier();
-        for (uint d = 0u; d < DEPTH; ++d) {
-            float left[OWN];
-            float right[4];
-            [[unroll]] for (uint i = 0u; i < OWN; ++i) {
-                left[i] = pool[d * ROW_PITCH + OWN * ty + i];
-            }
-            [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                right[j] = pool[KEY_POOL + d * KEY_PITCH + tx + ACROSS * j];
-            }
-            [[unroll]] for (uint i = 0u; i < OWN; ++i) {
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                    sums[i][j] = fma(left[i], right[j], sums[i][j]);
+        if (first + DEPTH < p.head) {
+            fetch_slices(key, first + DEPTH);
+        }
+        [[dont_unroll]] for (uint some = 0u; some < DEPTH; some += UNROLLED) {
+            [[unroll]] for (uint e = 0u; e < UNROLLED; ++e) {
+                uint d = some + e;
+                float left[OWN];
+                read_own(d * ROW_LINE, left);
+                vec4 right = pool[KEYS_AT + d * KEY_LINE + tx];
+                [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+                    [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                        scores[i][j] = fma(left[i], right[j], scores[i][j]);
+                    }
                 }
             }
         }
@@ -116,56 +189,36 @@ void score(uint key)
     }
     [[unroll]] for (uint i = 0u; i < OWN; ++i) {
         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-            probs[(OWN * ty + i) * P_PITCH + tx + ACROSS * j] = sums[i][j] * p.scale;
+            uint r = row + OWN * ty + i;
+            uint n = key + 4u * tx + j;
+            float s = scores[i][j] * p.scale;
+            show(STAGE_PRODUCT, r, n, s);
+            s = capped(s);
+            show(STAGE_CAPPED, r, n, s);
+            s = masked(s, r < p.q_len && n < p.kv_len ? bias(r, n) : HIDDEN);
+            show(STAGE_MASKED, r, n, s);
+            scores[i][j] = s;
         }
     }
-    barrier();
-    // Neighbouring invocations take neighbouring keys, as they lie in the mask.
-    uint n = t % KEYS;
-    for (uint r = t / KEYS; r < ROWS; r += 128u / KEYS) {
-        float s = probs[r * P_PITCH + n];
-        show(STAGE_PRODUCT, row + r, key + n, s);
-        s = capped(s);
-        show(STAGE_CAPPED, row + r, key + n, s);
-        s = masked(s, row + r < p.q_len && key + n < p.kv_len ? bias(row + r, key + n) : HIDDEN);
-        show(STAGE_MASKED, row + r, key + n, s);
-        probs[r * P_PITCH + n] = s;
-    }
-    barrier();
 }
 
-// Scores become weights relative to the largest score so far; ends without a barrier.
-void soften()
+// The weights of the keys among the LOADED ones from number `part` of a step on, to where they meet their values.
+void put_weights(uint part)
 {
-    uint r = t / LANES;
-    uint from = r * P_PITCH + t % LANES * (KEYS / LANES);
-    float old = tops[r];
-    float most = old;
-    [[unroll]] for (uint j = 0u; j < KEYS / LANES; ++j) {
-        most = max(most, probs[from + j]);
+    if (4u * tx < part || 4u * tx >= part + LOADED) {
+        return;
     }
-    partial[t] = most;
-    barrier();
-    [[unroll]] for (uint n = 0u; n < LANES; ++n) {
-        most = max(most, partial[r * LANES + n]);
-    }
-    float total = 0.0;
-    [[unroll]] for (uint j = 0u; j < KEYS / LANES; ++j) {
-        float w = weight(probs[from + j], most);
-        probs[from + j] = w;
-        total += w;
-    }
-    barrier();
-    partial[t] = total;
-    barrier();
-    if (t % LANES == 0u) {
-        float factor = is_hidden(old) ? 0.0 : exp(old - most);
-        [[unroll]] for (uint n = 1u; n < LANES; ++n) {
-            total += partial[t + n];
+    [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+        uint at = WEIGHTS_AT + (4u * tx - part + j) * ROW_LINE;
+#if OWN == 2
+        if (ty % 2u == 0u) {
+            pool[at + ty / 2u].xy = vec2(scores[0][j], scores[1][j]);
+        } else {
+            pool[at + ty / 2u].zw = vec2(scores[0][j], scores[1][j]);
         }
-        tops[r] = most;
-        totals[r] = totals[r] * factor + total;
-        factors[r] = factor;
+#else
+        pool[at + ty] = vec4(scores[0][j], scores[1][j], scores[2][j], scores[3][j]);
+#endif
     }
 }
 
@@ -187,23 +240,23 @@ void main()
     begin(rest / p.q_heads, rest % p.q_heads);
     shows = slice == 0u;
     uint kv = head / p.share;
+    uint col = slice * COLS;
+    cols = min(p.v_head - col, COLS);
     q_first = p.q_first + batch * p.q_batch + head * p.q_head;
     k_first = p.k_first + batch * p.k_batch + kv * p.k_head;
-    v_first = p.v_first + batch * p.v_batch + kv * p.v_head_step;
-    uint col = slice * COLS;
-    uint cols = min(p.v_head - col, COLS);
+    v_first = p.v_first + batch * p.v_batch + kv * p.v_head_step + col;
 
-    float sums[COLS / CHUNK][OWN][4];
-    [[unroll]] for (uint c = 0u; c < COLS / CHUNK; ++c) {
-        [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+    float sums[QUARTERS][OWN][4];
+    float tops[OWN];
+    float totals[OWN];    // of the own keys
+    [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+        tops[i] = HIDDEN;
+        totals[i] = 0.0;
+        [[unroll]] for (uint c = 0u; c < QUARTERS; ++c) {
             [[unroll]] for (uint j = 0u; j < 4u; ++j) {
                 sums[c][i][j] = 0.0;
             }
         }
-    }
-    if (t < ROWS) {
-        tops[t] = HIDDEN;
-        totals[t] = 0.0;
     }
     ivec2 range = seen(row, min(row + ROWS, p.q_len));
     if (STAGE != STAGE_NONE) {
@@ -212,60 +265,90 @@ void main()
     for (int first = range.x; first < range.y; first += int(KEYS)) {
         uint key = uint(first);
         score(key);
-        soften();
+        [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+            float most = max(max(scores[i][0], scores[i][1]), max(scores[i][2], scores[i][3]));
+            parts[(OWN * ty + i) * (ACROSS + 1u) + tx] = most;
+        }
         barrier();
-        [[unroll]] for (uint c = 0u; c < COLS / CHUNK; ++c) {
-            if (c * CHUNK < cols) {
-                [[unroll]] for (uint i = 0u; i < OWN; ++i) {
-                    [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                        sums[c][i][j] *= factors[OWN * ty + i];
-                    }
-                }
-                for (uint part = 0u; part < KEYS; part += LOADED) {
-                    [[unroll]] for (uint n = 0u; n < LOADED * CHUNK / 128u; ++n) {
-                        uint r = t / CHUNK + 128u / CHUNK * n;
-                        uint d = c * CHUNK + t % CHUNK;
-                        bool inside = int(key + part + r) < valid && d < cols;
-                        uint from = v_first + (key + part + r) * p.v_row + col + d;
-                        pool[r * COL_PITCH + t % CHUNK] = inside ? float(v[from]) : 0.0;
-                    }
-                    barrier();
-                    for (uint n = 0u; n < LOADED; ++n) {
-                        float left[OWN];
-                        float right[4];
-                        [[unroll]] for (uint i = 0u; i < OWN; ++i) {
-                            left[i] = probs[(OWN * ty + i) * P_PITCH + part + n];
-                        }
-                        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                            right[j] = pool[n * COL_PITCH + tx + ACROSS * j];
-                        }
-                        [[unroll]] for (uint i = 0u; i < OWN; ++i) {
-                            [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                                sums[c][i][j] = fma(left[i], right[j], sums[c][i][j]);
-                            }
-                        }
-                    }
-                    barrier();
+        if (t < ROWS) {
+            float most = HIDDEN;
+            [[unroll]] for (uint n = 0u; n < ACROSS; ++n) {
+                most = max(most, parts[t * (ACROSS + 1u) + n]);
+            }
+            wholes[t] = most;
+        }
+        barrier();
+        // Scores become weights relative to the largest score so far.
+        [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+            float most = max(tops[i], wholes[OWN * ty + i]);
+            float factor = is_hidden(tops[i]) ? 0.0 : exp(tops[i] - most);
+            tops[i] = most;
+            totals[i] *= factor;
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                scores[i][j] = weight(scores[i][j], most);
+                totals[i] += scores[i][j];
+            }
+            [[unroll]] for (uint c = 0u; c < QUARTERS; ++c) {
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                    sums[c][i][j] *= factor;
                 }
             }
         }
+        fetch_values(key);
+        [[dont_unroll]] for (uint part = 0u; part < KEYS; part += LOADED) {
+            [[unroll]] for (uint n = 0u; n < V_LOADS; ++n) {
+                uint c = t % COLS;
+                pool[(t / COLS + THREADS / COLS * n) * COL_LINE + c / 4u][c % 4u] = v_next[n];
+            }
+            put_weights(part);
+            barrier();
+            if (part + LOADED < KEYS) {
+                fetch_values(key + part + LOADED);
+            }
+            [[dont_unroll]] for (uint some = 0u; some < LOADED; some += UNROLLED) {
+                [[unroll]] for (uint e = 0u; e < UNROLLED; ++e) {
+                    uint n = some + e;
+                    float left[OWN];
+                    read_own(WEIGHTS_AT + n * ROW_LINE, left);
+                    [[unroll]] for (uint c = 0u; c < QUARTERS; ++c) {
+                        if (c * KEYS < cols) {
+                            vec4 right = pool[n * COL_LINE + c * ACROSS + tx];
+                            [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+                                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                                    sums[c][i][j] = fma(left[i], right[j], sums[c][i][j]);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            barrier();
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+        parts[(OWN * ty + i) * (ACROSS + 1u) + tx] = totals[i];
     }
     barrier();
     if (t < ROWS) {
-        factors[t] = sink_into(tops[t], totals[t]);
+        float total = 0.0;
+        [[unroll]] for (uint n = 0u; n < ACROSS; ++n) {
+            total += parts[t * (ACROSS + 1u) + n];
+        }
+        wholes[t] = total;
     }
     barrier();
     [[unroll]] for (uint i = 0u; i < OWN; ++i) {
-        uint r = OWN * ty + i;
-        float factor = is_hidden(tops[r]) ? 0.0 : factors[r] / totals[r];
-        if (row + r < p.q_len) {
-            uint to = batch * p.y_batch + head * p.y_head + (row + r) * p.y_row + col;
-            [[unroll]] for (uint c = 0u; c < COLS / CHUNK; ++c) {
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                    uint d = c * CHUNK + tx + ACROSS * j;
-                    if (d < cols) {
-                        y[to + d] = T(is_hidden(tops[r]) ? 0.0 : sums[c][i][j] * factor);
-                    }
+        uint r = row + OWN * ty + i;
+        totals[i] = wholes[OWN * ty + i];
+        float factor = sink_into(tops[i], totals[i]);
+        bool none = is_hidden(tops[i]);
+        factor /= totals[i];
+        uint to = batch * p.y_batch + head * p.y_head + r * p.y_row + col;
+        [[unroll]] for (uint c = 0u; c < QUARTERS; ++c) {
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                uint d = c * KEYS + 4u * tx + j;
+                if (r < p.q_len && d < cols) {
+                    y[to + d] = T(none ? 0.0 : sums[c][i][j] * factor);
                 }
             }
         }
@@ -274,12 +357,12 @@ void main()
         // Once more, now that the sums are known.
         for (uint key = 0u; key < p.kv_len; key += KEYS) {
             score(key);
-            uint n = t % KEYS;
-            for (uint r = t / KEYS; r < ROWS; r += 128u / KEYS) {
-                float w = weight(probs[r * P_PITCH + n], tops[r]) / totals[r];
-                show(STAGE_SOFTMAX, row + r, key + n, is_hidden(tops[r]) ? 0.0 : w);
+            [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                    float w = weight(scores[i][j], tops[i]) / totals[i];
+                    show(STAGE_SOFTMAX, row + OWN * ty + i, key + 4u * tx + j, is_hidden(tops[i]) ? 0.0 : w);
+                }
             }
-            barrier();
         }
     }
 }

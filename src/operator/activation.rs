@@ -40,6 +40,20 @@ impl Activation {
         Activation::Of(Pointwise { function, params })
     }
 
+    /// This one and then `next`, where one function does both.
+    pub(crate) fn then(&self, next: &Activation) -> Option<Activation> {
+        match (self, next) {
+            (Activation::None, next) => Some(*next),
+            (
+                Activation::Of(Pointwise { function: Function::Relu, .. }),
+                Activation::Of(Pointwise { function: Function::Affine, params: [factor, term] }),
+            ) if term.to_bits() == (-0.0f32).to_bits() => {
+                Some(Activation::with(Function::ScaledRelu, [*factor, 0.0]))
+            }
+            _ => None,
+        }
+    }
+
     /// The activation that attribute `activation` of a fused operator names, with its parameters (ONNX's
     /// defaults where they are not given); the empty text is none.
     ///

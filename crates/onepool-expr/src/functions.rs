@@ -158,6 +158,7 @@ functions! {
     Reciprocal(x) [6] full, FLOATS => x.reciprocal();
     Relu(x) [6], SIGNED => x.at_least(0.0);
     Round(x) [11], FLOATS => x.round();
+    ScaledRelu(x, alpha = 1.0) [], FLOATS => x.at_least(0.0) * alpha;
     ScaledTanh(x, alpha = 1.0, beta = 1.0) [], FLOATS => (x * beta).tanh() * alpha;
     Selu(x, alpha = 1.673_263_2, gamma = 1.050_701) [6], FLOATS
         => x.if_greater(0.0, x * gamma, x.expm1() * (alpha * gamma));

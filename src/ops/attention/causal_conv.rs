@@ -176,8 +176,8 @@ impl Operator for CausalConv {
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
-        (self.activation == Activation::None)
-            .then(|| Arc::new(CausalConv { activation: *activation, ..*self }) as Arc<dyn Operator>)
+        let activation = self.activation.then(activation)?;
+        Some(Arc::new(CausalConv { activation, ..*self }) as Arc<dyn Operator>)
     }
 }
 

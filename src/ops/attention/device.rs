@@ -16,8 +16,6 @@ const VECTOR_ROWS: usize = 4;
 const PAGED_PARTS: usize = 64;
 /// The most bytes of what the parts of keys give.
 const MAX_PARTIAL: usize = 64 << 20;
-/// With fewer work-groups than this, small ones keep a large device busier.
-const MIN_TILES: usize = 512;
 /// Elements of a tensor that kernels can index.
 pub(super) const MAX_ELEMENTS: usize = i32::MAX as usize / 4;
 /// Queries of one invocation of `attention_row.comp`.
@@ -236,14 +234,24 @@ pub(super) fn lower_scaled(
         let grid = grid_1d(matrices.groups as u64, 1, max_x);
         return lower.dispatch(matrices.kernel, &spec, &args, &params(s, matrices.groups), grid);
     }
-    let groups = |queries: usize| {
-        s.batch * s.q_heads * s.q_len.div_ceil(queries) * s.v_head.div_ceil(attention_tile::COLS)
-    };
-    let small = groups(attention_tile::ROWS) < MIN_TILES;
-    let kernel = variants::AttentionTile { t, bool_mask, small }.id()?;
-    let groups = groups(if small { attention_tile::SMALL_ROWS } else { attention_tile::ROWS });
+    let (own, cols) = tile(s, lower.processors());
+    let kernel = variants::AttentionTile { t, own: own as u32, cols: cols as u32, bool_mask }.id()?;
+    let groups = tiles(s, own, cols);
     let params = params(s, groups);
     lower.dispatch(kernel, &constants, &all, &params, grid_1d(groups as u64, 1, max_x))
+}
+
+/// The queries of an invocation of `attention_tile.comp` and the elements of a value of its work-groups. Small ones waste less
+/// on few queries, and keep more processors busy.
+fn tile(s: &Scaled, processors: usize) -> (usize, usize) {
+    let cols = if s.v_head <= 64 { 64 } else { 128 };
+    let small = s.q_len <= 2 * attention_tile::DOWN || tiles(s, 4, cols) < processors;
+    (if small { 2 } else { 4 }, cols)
+}
+
+/// Work-groups of such tiles.
+fn tiles(s: &Scaled, own: usize, cols: usize) -> usize {
+    s.batch * s.q_heads * s.q_len.div_ceil(own * attention_tile::DOWN) * s.v_head.div_ceil(cols)
 }
 
 /// In how many parts work-groups do the keys of few queries; `None` where the kernel for that does not fit.

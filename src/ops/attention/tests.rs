@@ -3,6 +3,7 @@
 use half::f16;
 
 use super::Attention;
+use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::ops::AttrValue;
@@ -332,6 +333,37 @@ fn devices_attend_to_values_longer_than_an_invocation_does() {
     Check::new(&op, &inputs).tolerance(2e-5).run();
     let scores = Attention { shown: 2, ..Attention::default() };
     Check::new(&scores, &inputs).outputs(4).tolerance(2e-5).run();
+}
+
+/// Tiles of 32 queries and of 16, of values of up to 64 elements and of more, with every kind of scores.
+#[cfg(feature = "vulkan")]
+#[test]
+fn devices_attend_in_tiles() {
+    use crate::ops::testing::{Check, no_texels};
+    fn one(info: &mut DeviceInfo) {
+        no_texels(info);
+        info.processors = Some(1);
+    }
+    fn many(info: &mut DeviceInfo) {
+        no_texels(info);
+        info.processors = Some(1000);
+    }
+    let sizes: [(_, _, fn(&mut DeviceInfo)); 5] =
+        [(9, 20, one), (9, 72, one), (70, 64, one), (70, 140, one), (70, 20, many)];
+    for (queries, elements, change) in sizes {
+        let of = |shape: &[usize], seed| Some(tensor_of(shape, &values(shape.iter().product(), seed), |v| v));
+        let bools: Vec<u8> = (0..queries * 75).map(|i| u8::from(i % 7 != 3)).collect();
+        let info = TensorInfo::new(DType::Bool, Shape::new([queries, 75]).unwrap());
+        let masks = [None, of(&[queries, 75], 4), Some(Tensor::from_bytes(info, &bools).unwrap())];
+        for (shown, mask) in (1..).zip(masks) {
+            let (q, k) = (of(&[1, 2, queries, 19], 1), of(&[1, 1, 75, 19], 2));
+            let inputs = [q, k, of(&[1, 1, 75, elements], 3), mask];
+            let op = Attention { causal: shown == 1, softcap: 2.0, ..Attention::default() };
+            Check::new(&op, &inputs).pretend(change).tolerance(2e-5).run();
+            let scores = Attention { shown, ..op };
+            Check::new(&scores, &inputs).outputs(4).pretend(change).tolerance(2e-5).run();
+        }
+    }
 }
 
 #[cfg(feature = "vulkan")]

@@ -174,8 +174,8 @@ impl Operator for Conv {
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
-        (self.activation == Activation::None)
-            .then(|| Arc::new(Conv { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
+        let activation = self.activation.then(activation)?;
+        Some(Arc::new(Conv { activation, ..self.clone() }) as Arc<dyn Operator>)
     }
 
     fn reads_image(&self, cx: &OpCx, input: usize, image: &ImageDesc, device: &DeviceInfo) -> bool {

@@ -193,8 +193,8 @@ impl Operator for ConvTranspose {
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
-        (self.activation == Activation::None)
-            .then(|| Arc::new(ConvTranspose { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
+        let activation = self.activation.then(activation)?;
+        Some(Arc::new(ConvTranspose { activation, ..self.clone() }) as Arc<dyn Operator>)
     }
 
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {

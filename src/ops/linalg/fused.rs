@@ -166,8 +166,8 @@ impl Operator for FusedMatMul {
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
-        (self.activation == Activation::None)
-            .then(|| Arc::new(FusedMatMul { activation: *activation, ..*self }) as Arc<dyn Operator>)
+        let activation = self.activation.then(activation)?;
+        Some(Arc::new(FusedMatMul { activation, ..*self }) as Arc<dyn Operator>)
     }
 }
 

@@ -177,8 +177,8 @@ impl Operator for Gemm {
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
-        (self.activation == Activation::None)
-            .then(|| Arc::new(Gemm { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
+        let activation = self.activation.then(activation)?;
+        Some(Arc::new(Gemm { activation, ..self.clone() }) as Arc<dyn Operator>)
     }
 }
 

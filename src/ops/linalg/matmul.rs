@@ -294,8 +294,8 @@ impl Operator for MatMul {
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
-        (self.activation == Activation::None)
-            .then(|| Arc::new(MatMul { activation: *activation, ..self.clone() }) as Arc<dyn Operator>)
+        let activation = self.activation.then(activation)?;
+        Some(Arc::new(MatMul { activation, ..self.clone() }) as Arc<dyn Operator>)
     }
 
     fn with_transposed(&self, port: Port, perm: &[i64]) -> Option<Arc<dyn Operator>> {

@@ -141,8 +141,8 @@ impl Operator for BatchNormalization {
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
-        (self.activation == Activation::None)
-            .then(|| Arc::new(BatchNormalization { activation: *activation, ..self.clone() }) as _)
+        let activation = self.activation.then(activation)?;
+        Some(Arc::new(BatchNormalization { activation, ..self.clone() }) as _)
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
