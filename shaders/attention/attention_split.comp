@@ -44,8 +44,9 @@ layout(set = 0, binding = 12, std430) coherent buffer Counters { uint counters[]
 layout(set = 0, binding = 5, std430) writeonly buffer Parts { vec4 parts[]; };
 #endif
 SPEC(6, uint, COLS, 16u);     // groups of four in a value, rounded up to a power of two of 1 to 64
-SPEC(7, uint, QUERIES, 1u);   // of a work-group, 1 to QUERIES_MAX
+SPEC(7, uint, QUERIES, 8u);   // of a work-group, 1 to QUERIES_MAX
 SPEC(9, uint, PARTS, 1u);     // of the keys
+SPEC(17, uint, HEAD, 64u);    // groups of four in a key, 1 to HEAD_MAX / 4
 #ifdef FRESH
 SPEC(10, uint, PACKED, 0u);       // whether new keys and values lie behind the queries of their row
 SPEC(11, uint, ROTATED, 0u);      // elements of a vector that are
@@ -60,13 +61,16 @@ const uint LEAST_KEYS = 32u;  // rust: the fewest keys of a part but the last
 const uint LANES = 4u;        // invocations that share the product with one key
 const uint ABREAST = 128u / LANES;
 const uint EACH = 128u / QUERIES_MAX;
-const uint QUADS = HEAD_MAX / 4u / LANES;  // groups of four of a key that an invocation has
+const uint QUADS = HEAD_MAX / 4u / LANES;  // the most groups of four of a key that an invocation has
 const uint AHEAD = 4u;        // values that are read before their weights are known
 const uint JOINED_PARTS = 64u;  // rust: the most parts that the last work-group joins
 
-shared vec4 query[QUERIES_MAX * HEAD_MAX / 4u];
-shared float scores[QUERIES_MAX * KEYS];
-shared vec4 sums[4][128];
+const uint LINES = QUERIES_MAX / 4u;       // lines of sums at a time
+
+// No larger than they must be: so many work-groups share a processor as their memory fits.
+shared vec4 query[QUERIES * HEAD];
+shared float scores[QUERIES * KEYS];
+shared vec4 sums[LINES][128];
 
 // The row of the result for query `i` of those that read keys `kv`.
 uint place(uint kv, uint i)
@@ -126,7 +130,7 @@ vec4 held[QUADS];
 int stored;    // the row of the key in `held`
 
 // Reads this invocation's groups of key number `key`, whose row is none where there is no such key.
-void fetch_key(uint key, uint k_first, uint quads)
+void fetch_key(uint key, uint k_first)
 {
     stored = key < keys ? key_row(first + key) : -1;
     if (stored < 0) {
@@ -141,7 +145,7 @@ void fetch_key(uint key, uint k_first, uint quads)
 #endif
     [[unroll]] for (uint n = 0u; n < QUADS; ++n) {
         uint i = gl_LocalInvocationIndex % LANES + n * LANES;
-        if (i < quads) {
+        if (n * LANES < HEAD && i < HEAD) {
 #ifdef FRESH
             if (own_row) {
                 held[n] = rotated(vec4(new_k[fresh + i]), vec4(new_k[fresh + partner(i)]), i, int(first + key));
@@ -260,7 +264,6 @@ void attend(uint group)
     uint k_first = p.k_first + batch * p.k_batch + kv * p.k_head;
     uint v_first = p.v_first + batch * p.v_batch + kv * p.v_head_step;
     count = min(QUERIES, each - first_query);
-    uint quads = p.head / 4u;
     // The keys that any of the queries sees, in equal parts.
     ivec2 range = seen(first_query / p.share, (first_query + count - 1u) / p.share + 1u);
     uint all = uint(max(range.y - range.x, 0));
@@ -276,7 +279,7 @@ void attend(uint group)
         }
         return;
     }
-    fetch_key(t / LANES, k_first, quads);
+    fetch_key(t / LANES, k_first);
     uint col = t % COLS;
     uint strip = t / COLS;
     uint strips = 128u / COLS;
@@ -284,15 +287,15 @@ void attend(uint group)
     [[unroll]] for (uint n = 0u; n < AHEAD; ++n) {
         values[n] = fetch_value(strip + n * strips, v_first, col);
     }
-    for (uint i = t; i < count * quads; i += 128u) {
-        uint n = first_query + i / quads;
+    for (uint i = t; i < count * HEAD; i += 128u) {
+        uint n = first_query + i / HEAD;
         uint from = p.q_first + batch * p.q_batch + (kv * p.share + n % p.share) * p.q_head + n / p.share * p.q_row;
 #ifdef FRESH
-        vec4 own = vec4(q[from / 4u + i % quads]);
-        vec4 other = vec4(q[from / 4u + partner(i % quads)]);
-        query[i] = rotated(own, other, i % quads, offset + int(n / p.share));
+        vec4 own = vec4(q[from / 4u + i % HEAD]);
+        vec4 other = vec4(q[from / 4u + partner(i % HEAD)]);
+        query[i] = rotated(own, other, i % HEAD, offset + int(n / p.share));
 #else
-        query[i] = vec4(q[from / 4u + i % quads]);
+        query[i] = vec4(q[from / 4u + i % HEAD]);
 #endif
     }
     barrier();
@@ -307,24 +310,24 @@ void attend(uint group)
         if (is_stored) {
             [[unroll]] for (uint h = 0u; h < QUADS; ++h) {
                 uint i = lane + h * LANES;
-                if (i < quads) {
+                if (h * LANES < HEAD && i < HEAD) {
                     vec4 quad = held[h];
                     [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
                         if (n < QUERIES) {
-                            own[n] += dot(query[n * quads + i], quad);
+                            own[n] += dot(query[n * HEAD + i], quad);
                         }
                     }
                 }
             }
         }
-        fetch_key(key + ABREAST, k_first, quads);
-        [[unroll]] for (uint n = 0u; n < QUERIES_MAX / 4u; ++n) {
+        fetch_key(key + ABREAST, k_first);
+        [[unroll]] for (uint n = 0u; n < LINES; ++n) {
             sums[n][t] = vec4(own[4u * n], own[4u * n + 1u], own[4u * n + 2u], own[4u * n + 3u]);
         }
         barrier();
         // Lane `l` finishes queries `l`, `l + 4`.
         uint from = t - lane;
-        [[unroll]] for (uint n = 0u; n < QUERIES_MAX / 4u; ++n) {
+        [[unroll]] for (uint n = 0u; n < LINES; ++n) {
             uint own_query = 4u * n + lane;
             if (key < keys && own_query < count) {
                 float s = sums[n][from][lane] + sums[n][from + 1u][lane] + sums[n][from + 2u][lane] + sums[n][from + 3u][lane];
@@ -374,7 +377,7 @@ void attend(uint group)
         if (key < keys) {
             vec4 quad = values[ahead];
             [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
-                if (n < count) {
+                if (n < QUERIES && n < count) {
                     result[n] = fma(vec4(scores[n * KEYS + key]), quad, result[n]);
                 }
             }
@@ -383,28 +386,28 @@ void attend(uint group)
     for (uint key = strip + AHEAD * strips; key < keys; key += strips) {
         vec4 quad = fetch_value(key, v_first, col);
         [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
-            if (n < count) {
+            if (n < QUERIES && n < count) {
                 result[n] = fma(vec4(scores[n * KEYS + key]), quad, result[n]);
             }
         }
     }
-    [[unroll]] for (uint four = 0u; four < QUERIES_MAX; four += 4u) {
-        if (four < QUERIES) {
+    [[unroll]] for (uint from = 0u; from < QUERIES_MAX; from += LINES) {
+        if (from < QUERIES) {
             // What was read of `sums` before is done with.
             barrier();
-            [[unroll]] for (uint n = 0u; n < 4u; ++n) {
-                sums[n][t] = result[four + n];
+            [[unroll]] for (uint n = 0u; n < LINES; ++n) {
+                sums[n][t] = result[from + n];
             }
             barrier();
-            for (uint i = t; i < 4u * COLS; i += 128u) {
+            for (uint i = t; i < LINES * COLS; i += 128u) {
                 uint n = i / COLS;
                 uint quad = i % COLS;
-                if (four + n < count && 4u * quad < p.v_head) {
+                if (from + n < count && 4u * quad < p.v_head) {
                     vec4 sum = vec4(0.0);
                     for (uint s = 0u; s < strips; ++s) {
                         sum += sums[n][s * COLS + quad];
                     }
-                    parts[(place(kv, first_query + four + n) * PARTS + part) * size + 1u + quad] = sum;
+                    parts[(place(kv, first_query + from + n) * PARTS + part) * size + 1u + quad] = sum;
                 }
             }
         }
