@@ -1,6 +1,6 @@
 // Attention for devices with fast workgroup memory: a work-group does 32 or (small) 16 queries of one head, 64 keys at a
 // time; scores and sums stay in registers. Each of its outputs has at most 128 or (narrow) 64 elements of a value.
-// Little workgroup memory matters: drivers let so many work-groups share a processor as fit into 48 KiB.
+// What it takes of workgroup memory and registers decides how many work-groups share a processor.
 // variant: f32                    T=f32 OWN=4 COLS=128
 // variant: f32_bool               T=f32 OWN=4 COLS=128 BOOL_MASK EXT_INT8
 // variant: f32_narrow             T=f32 OWN=4 COLS=64

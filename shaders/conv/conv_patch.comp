@@ -43,20 +43,17 @@ const uint SUBS = 4u;     // rust: subgroups for a tile
 #define SUB_COLS 4
 const uint THREADS = gl_WorkGroupSize.x;
 const uint TAPS = 9u;
-const uint TOGETHER = 3u;     // taps of which weights are in the tile at once, a row of them: all would leave no room for
-                              // another work-group on a processor
-const uint PATCH_ROW = 1u;    // the row of taps during which the next patch is loaded
 // Elements of a row of the patch, and of all of it.
 const uint WIDTH = ACROSS + 2u;
 const uint PIXELS = (LINES + 2u) * WIDTH;
 const uint W_QUADS = uint(CHANNELS) / 4u;
-const uint W_LOADS = (TOGETHER * DEPTH * W_QUADS + THREADS - 1u) / THREADS;
+const uint W_LOADS = (TAPS * DEPTH * W_QUADS + THREADS - 1u) / THREADS;
 const uint X_LOADS = (PIXELS * DEPTH / 4u + THREADS - 1u) / THREADS;
 // Quads from one depth of the weights to the next, and from one element of the patch to the next; the padding keeps
 // those of one column in different banks.
 const uint W_LINE = W_QUADS + 2u;
 const uint X_LINE = DEPTH / 4u + 2u;
-const uint W_SIZE = TOGETHER * DEPTH * W_LINE;
+const uint W_SIZE = TAPS * DEPTH * W_LINE;
 const uint X_SIZE = PIXELS * X_LINE;
 // Sums leave in blocks of 16 lines of 16 float32 and a padding of 4.
 const uint LINE = 10u;
@@ -84,22 +81,17 @@ uvec2 words(f16vec4 v)
     return uvec2(packFloat2x16(v.xy), packFloat2x16(v.zw));
 }
 
-// Loads the weights of `channel` and those after it for row `row` of taps; `w_first` is the first of this invocation's quad.
-void load_weights(uint channel, uint row, uint w_first, bool w_inside)
+// Loads the quads of `channel` and those after it; `w_first` is the first of the weights of this invocation's quad.
+void load(uint channel, uint w_first, bool w_inside, int in_plane)
 {
     uint w_row = (p.oc + 3u) / 4u;
     [[unroll]] for (uint i = 0u; i < W_LOADS; ++i) {
         uint line = gl_LocalInvocationIndex / W_QUADS + i * (THREADS / W_QUADS);
         uint depth = channel + line % DEPTH;
-        bool there = w_inside && line < TOGETHER * DEPTH && depth < p.ic;
-        uvec2 v = w[there ? w_first + ((TOGETHER * row + line / DEPTH) * p.ic + depth) * w_row : 0u];
+        bool there = w_inside && line < TAPS * DEPTH && depth < p.ic;
+        uvec2 v = w[there ? w_first + (line / DEPTH * p.ic + depth) * w_row : 0u];
         w_next[i] = there ? v : uvec2(0u);
     }
-}
-
-// Loads `channel` and those after it of the patch.
-void load_patch(uint channel, int in_plane)
-{
     [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
         uint first = channel + 4u * place(i).y;
         f16vec4 v;
@@ -112,18 +104,14 @@ void load_patch(uint channel, int in_plane)
     }
 }
 
-void put_weights()
+void put()
 {
     [[unroll]] for (uint i = 0u; i < W_LOADS; ++i) {
         uint line = gl_LocalInvocationIndex / W_QUADS + i * (THREADS / W_QUADS);
-        if (line < TOGETHER * DEPTH) {
+        if (line < TAPS * DEPTH) {
             tile[line * W_LINE + gl_LocalInvocationIndex % W_QUADS] = w_next[i];
         }
     }
-}
-
-void put_patch()
-{
     [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
         uvec2 at = place(i);
         if (at.y < DEPTH / 4u) {
@@ -195,31 +183,21 @@ void main()
         }
     }
     uint steps = (p.ic + DEPTH - 1u) / DEPTH;
-    load_patch(0u, in_plane);
-    load_weights(0u, 0u, w_first, w_quad < w_row);
-    put_patch();
-    put_weights();
-    barrier();
-    // Every turn loads one row of taps and sums the row before it.
-    for (uint s = 0u; s < steps; ++s) {
-        [[unroll]] for (uint r = 0u; r < TAPS / TOGETHER; ++r) {
-            bool last = r + 1u == TAPS / TOGETHER;
-            bool more = !last || s + 1u < steps;
-            if (more) {
-                load_weights(last ? (s + 1u) * DEPTH : s * DEPTH, last ? 0u : r + 1u, w_first, w_quad < w_row);
-            }
-            if (r == PATCH_ROW && s + 1u < steps) {
-                load_patch((s + 1u) * DEPTH, in_plane);
-            }
-            [[unroll]] for (uint c = 0u; c < TOGETHER; ++c) {
+    // Every turn loads one step and sums the step before it.
+    for (uint s = 0u; s <= steps; ++s) {
+        if (s < steps) {
+            load(s * DEPTH, w_first, w_quad < w_row, in_plane);
+        }
+        if (s > 0u) {
+            [[unroll]] for (uint tap = 0u; tap < TAPS; ++tap) {
                 LEFT left[SUB_ROWS];
                 [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
-                    uint from = c * DEPTH * W_LINE + (sub_row + 16u * i) / 4u;
+                    uint from = tap * DEPTH * W_LINE + (sub_row + 16u * i) / 4u;
                     coopMatLoad(left[i], tile, from, W_LINE, COLUMN_MAJOR);
                 }
                 [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
                     RIGHT right;
-                    uint from = W_SIZE + ((sub_line + j + r) * WIDTH + c) * X_LINE;
+                    uint from = W_SIZE + ((sub_line + j + tap / 3u) * WIDTH + tap % 3u) * X_LINE;
                     coopMatLoad(right, tile, from, X_LINE, COLUMN_MAJOR);
                     [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
                         sums[i][j] = coopMatMulAdd(left[i], right, sums[i][j]);
@@ -227,14 +205,11 @@ void main()
                 }
             }
             barrier();
-            if (more) {
-                put_weights();
-                if (last) {
-                    put_patch();
-                }
-            }
-            barrier();
         }
+        if (s < steps) {
+            put();
+        }
+        barrier();
     }
 
     uint first = SUBGROUP * 16u * LINE;
