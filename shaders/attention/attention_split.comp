@@ -391,24 +391,22 @@ void attend(uint group)
             }
         }
     }
-    [[unroll]] for (uint from = 0u; from < QUERIES_MAX; from += LINES) {
-        if (from < QUERIES) {
-            // What was read of `sums` before is done with.
-            barrier();
-            [[unroll]] for (uint n = 0u; n < LINES; ++n) {
-                sums[n][t] = result[from + n];
-            }
-            barrier();
-            for (uint i = t; i < LINES * COLS; i += 128u) {
-                uint n = i / COLS;
-                uint quad = i % COLS;
-                if (from + n < count && 4u * quad < p.v_head) {
-                    vec4 sum = vec4(0.0);
-                    for (uint s = 0u; s < strips; ++s) {
-                        sum += sums[n][s * COLS + quad];
-                    }
-                    parts[(place(kv, first_query + from + n) * PARTS + part) * size + 1u + quad] = sum;
+    [[unroll]] for (uint from = 0u; from < QUERIES; from += LINES) {
+        // What was read of `sums` before is done with. PoCL loses barriers in a branch of a loop.
+        barrier();
+        [[unroll]] for (uint n = 0u; n < LINES; ++n) {
+            sums[n][t] = result[from + n];
+        }
+        barrier();
+        for (uint i = t; i < LINES * COLS; i += 128u) {
+            uint n = i / COLS;
+            uint quad = i % COLS;
+            if (from + n < count && 4u * quad < p.v_head) {
+                vec4 sum = vec4(0.0);
+                for (uint s = 0u; s < strips; ++s) {
+                    sum += sums[n][s * COLS + quad];
                 }
+                parts[(place(kv, first_query + from + n) * PARTS + part) * size + 1u + quad] = sum;
             }
         }
     }
