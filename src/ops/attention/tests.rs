@@ -3,7 +3,6 @@
 use half::f16;
 
 use super::Attention;
-use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::ops::AttrValue;
@@ -339,6 +338,7 @@ fn devices_attend_to_values_longer_than_an_invocation_does() {
 #[cfg(feature = "vulkan")]
 #[test]
 fn devices_attend_in_tiles() {
+    use crate::backend::DeviceInfo;
     use crate::ops::testing::{Check, no_texels};
     fn one(info: &mut DeviceInfo) {
         no_texels(info);
