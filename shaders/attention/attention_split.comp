@@ -46,7 +46,7 @@ layout(set = 0, binding = 5, std430) writeonly buffer Parts { vec4 parts[]; };
 SPEC(6, uint, COLS, 16u);     // groups of four in a value, rounded up to a power of two of 1 to 64
 SPEC(7, uint, QUERIES, 8u);   // of a work-group, 1 to QUERIES_MAX
 SPEC(9, uint, PARTS, 1u);     // of the keys
-SPEC(17, uint, HEAD, 64u);    // groups of four in a key, 1 to HEAD_MAX / 4
+SPEC(17, uint, KEY_COLS, 64u);  // groups of four in a key, 1 to HEAD_MAX / 4
 #ifdef FRESH
 SPEC(10, uint, PACKED, 0u);       // whether new keys and values lie behind the queries of their row
 SPEC(11, uint, ROTATED, 0u);      // elements of a vector that are
@@ -68,7 +68,7 @@ const uint JOINED_PARTS = 64u;  // rust: the most parts that the last work-group
 const uint LINES = QUERIES_MAX / 4u;       // lines of sums at a time
 
 // No larger than they must be: so many work-groups share a processor as their memory fits.
-shared vec4 query[QUERIES * HEAD];
+shared vec4 query[QUERIES * KEY_COLS];
 shared float scores[QUERIES * KEYS];
 shared vec4 sums[LINES][128];
 
@@ -145,7 +145,7 @@ void fetch_key(uint key, uint k_first)
 #endif
     [[unroll]] for (uint n = 0u; n < QUADS; ++n) {
         uint i = gl_LocalInvocationIndex % LANES + n * LANES;
-        if (n * LANES < HEAD && i < HEAD) {
+        if (n * LANES < KEY_COLS && i < KEY_COLS) {
 #ifdef FRESH
             if (own_row) {
                 held[n] = rotated(vec4(new_k[fresh + i]), vec4(new_k[fresh + partner(i)]), i, int(first + key));
@@ -287,15 +287,15 @@ void attend(uint group)
     [[unroll]] for (uint n = 0u; n < AHEAD; ++n) {
         values[n] = fetch_value(strip + n * strips, v_first, col);
     }
-    for (uint i = t; i < count * HEAD; i += 128u) {
-        uint n = first_query + i / HEAD;
+    for (uint i = t; i < count * KEY_COLS; i += 128u) {
+        uint n = first_query + i / KEY_COLS;
         uint from = p.q_first + batch * p.q_batch + (kv * p.share + n % p.share) * p.q_head + n / p.share * p.q_row;
 #ifdef FRESH
-        vec4 own = vec4(q[from / 4u + i % HEAD]);
-        vec4 other = vec4(q[from / 4u + partner(i % HEAD)]);
-        query[i] = rotated(own, other, i % HEAD, offset + int(n / p.share));
+        vec4 own = vec4(q[from / 4u + i % KEY_COLS]);
+        vec4 other = vec4(q[from / 4u + partner(i % KEY_COLS)]);
+        query[i] = rotated(own, other, i % KEY_COLS, offset + int(n / p.share));
 #else
-        query[i] = vec4(q[from / 4u + i % HEAD]);
+        query[i] = vec4(q[from / 4u + i % KEY_COLS]);
 #endif
     }
     barrier();
@@ -310,11 +310,11 @@ void attend(uint group)
         if (is_stored) {
             [[unroll]] for (uint h = 0u; h < QUADS; ++h) {
                 uint i = lane + h * LANES;
-                if (h * LANES < HEAD && i < HEAD) {
+                if (h * LANES < KEY_COLS && i < KEY_COLS) {
                     vec4 quad = held[h];
                     [[unroll]] for (uint n = 0u; n < QUERIES_MAX; ++n) {
                         if (n < QUERIES) {
-                            own[n] += dot(query[n * HEAD + i], quad);
+                            own[n] += dot(query[n * KEY_COLS + i], quad);
                         }
                     }
                 }
@@ -392,7 +392,7 @@ void attend(uint group)
         }
     }
     [[unroll]] for (uint from = 0u; from < QUERIES; from += LINES) {
-        // What was read of `sums` before is done with. PoCL loses barriers in a branch of a loop.
+        // What was read of `sums` before is done with. With these barriers in a branch PoCL computes something else.
         barrier();
         [[unroll]] for (uint n = 0u; n < LINES; ++n) {
             sums[n][t] = result[from + n];

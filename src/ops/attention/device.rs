@@ -302,7 +302,7 @@ fn lower_parts(
         (spec::attention_split::COLS, cols),
         (spec::attention_split::QUERIES, queries(s) as u32),
         (spec::attention_split::PARTS, parts as u32),
-        (spec::attention_split::HEAD, (s.head / 4) as u32),
+        (spec::attention_split::KEY_COLS, (s.head / 4) as u32),
     ];
     let args = [places.q, places.k, places.v, places.mask, places.lens, partial, sinks];
     let (fresh, paged) = (places.fresh.is_some(), places.paged.is_some());
