@@ -112,4 +112,18 @@ mod tests {
         assert_eq!(Activation::named("HardSigmoid", [None; 2]), Ok(Activation::of(Function::HardSigmoid)));
         assert!(Activation::named("Sin", [None; 2]).is_err());
     }
+
+    /// A term of positive zero would make a negative zero positive.
+    #[test]
+    fn a_factor_after_relu_is_one_function_with_it() {
+        let relu = Activation::of(Function::Relu);
+        let factor = |term| Activation::with(Function::Affine, [-3.0, term]);
+        assert_eq!(Activation::None.then(&relu), Some(relu));
+        assert_eq!(relu.then(&factor(-0.0)), Some(Activation::with(Function::ScaledRelu, [-3.0, 0.0])));
+        for (first, next) in
+            [(relu, factor(0.0)), (relu, relu), (Activation::of(Function::Tanh), factor(-0.0))]
+        {
+            assert_eq!(first.then(&next), None, "{first:?}, {next:?}");
+        }
+    }
 }

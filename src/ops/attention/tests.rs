@@ -339,7 +339,7 @@ fn devices_attend_to_values_longer_than_an_invocation_does() {
 #[test]
 fn devices_attend_in_tiles() {
     use crate::backend::DeviceInfo;
-    use crate::ops::testing::{Check, no_texels};
+    use crate::ops::testing::{Check, devices, no_texels};
     fn one(info: &mut DeviceInfo) {
         no_texels(info);
         info.processors = Some(1);
@@ -348,9 +348,14 @@ fn devices_attend_in_tiles() {
         no_texels(info);
         info.processors = Some(1000);
     }
-    let sizes: [(_, _, fn(&mut DeviceInfo)); 5] =
-        [(9, 20, one), (9, 72, one), (70, 64, one), (70, 140, one), (70, 20, many)];
-    for (queries, elements, change) in sizes {
+    let sizes: [(_, _, fn(&mut DeviceInfo), _); 5] = [
+        (9, 20, one, "_small_narrow"),
+        (9, 72, one, "_small"),
+        (70, 64, one, "_narrow"),
+        (70, 140, one, ""),
+        (70, 20, many, "_small_narrow"),
+    ];
+    for (queries, elements, change, form) in sizes {
         let of = |shape: &[usize], seed| Some(tensor_of(shape, &values(shape.iter().product(), seed), |v| v));
         let bools: Vec<u8> = (0..queries * 75).map(|i| u8::from(i % 7 != 3)).collect();
         let info = TensorInfo::new(DType::Bool, Shape::new([queries, 75]).unwrap());
@@ -359,7 +364,12 @@ fn devices_attend_in_tiles() {
             let (q, k) = (of(&[1, 2, queries, 19], 1), of(&[1, 1, 75, 19], 2));
             let inputs = [q, k, of(&[1, 1, 75, elements], 3), mask];
             let op = Attention { causal: shown == 1, softcap: 2.0, ..Attention::default() };
-            Check::new(&op, &inputs).pretend(change).tolerance(2e-5).run();
+            let check = Check::new(&op, &inputs).pretend(change).tolerance(2e-5);
+            check.run();
+            let kernel = format!("attention_tile_f32{form}{}", if shown == 3 { "_bool" } else { "" });
+            for context in devices() {
+                assert_eq!(check.kernels_on(context), [&*kernel], "{queries} {elements}");
+            }
             let scores = Attention { shown, ..op };
             Check::new(&scores, &inputs).outputs(4).pretend(change).tolerance(2e-5).run();
         }
