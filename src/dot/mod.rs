@@ -61,6 +61,17 @@ impl Ahead {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = now;
     }
+
+    /// Asks for these elements.
+    #[inline(always)]
+    pub(crate) fn fetch_all(self, soon: &[f32]) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(sse) = self.sse {
+            avx2::fetch(sse, bytemuck::cast_slice(soon), 0);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = soon;
+    }
 }
 
 /// Vector registers that hold sums of products along two rows, one sum for four neighbouring bytes.

@@ -6,9 +6,11 @@
 //! the copy. Strides split rows and columns of the copy into phases, each of which is read at stride 1.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
+use crate::dot::Ahead;
 use crate::ops::WindowAxis;
 use crate::ops::activation::Epilogue;
 use crate::ops::linalg::product::Threads;
@@ -23,8 +25,15 @@ const VECTORS: usize = 3;
 const LANES: usize = 16;
 /// Elements after the copy: those of the widest tile and a vector.
 const SLACK: usize = (VECTORS + 2) * LANES;
-/// Elements of the copy that are made at a time, at most where that is enough for a row: half of a second cache.
-const PANEL: usize = 128 << 10;
+/// Elements of the copy that are made at a time, and sums of a task, at most where that is enough for a row: each a fourth
+/// of a small second cache.
+const PANEL: usize = 32 << 10;
+/// Rows of the weights' matrix, transposed, that are multiplied together, at most: those of a tile stay in the first cache.
+const DEPTH: usize = 256;
+/// Elements from one row of their copy to the next, which begin in different sets of the cache.
+const LEFT: usize = DEPTH + LANES;
+/// Rows of a tile, at most.
+const ROWS: usize = 8;
 /// Tasks for each thread: more of them have fewer rows, and more of what they compute lies under the padding or is
 /// copied for several.
 const TASKS: usize = 2;
@@ -42,7 +51,11 @@ struct Work {
     /// For every row of the weights' matrix, how far from an output's place its operands are.
     taps: Vec<u32>,
     runs: Vec<Run>,
-    /// The run and the part that they are of.
+    /// The sums of all tiles, where not all input channels are summed at once.
+    sums: Vec<f32>,
+    /// Rows of the weights that are multiplied.
+    left: Vec<[f32; LEFT]>,
+    /// The run and the part that the copy is of, where it has all input channels.
     of: Option<(u64, Part)>,
 }
 
@@ -106,12 +119,22 @@ impl Shifted {
         let places = h.output.saturating_mul(of(h.output, w.output).pitch);
         let small = of(1, w.output).plane <= taps * (w.output + w.kernel);
         // The places of taps are 32-bit numbers.
-        let fits = ic.saturating_mul(of(1, w.output.min(VECTORS * LANES)).plane) <= u32::MAX as usize;
+        let fits = taps <= DEPTH && of(1, w.output.min(VECTORS * LANES)).plane <= u32::MAX as usize / DEPTH;
         (small && fits && places <= outputs + outputs / 2).then_some(this)
     }
 
     fn depth(&self) -> usize {
-        self.ic * self.h.kernel * self.w.kernel
+        self.ic * self.taps()
+    }
+
+    fn taps(&self) -> usize {
+        self.h.kernel * self.w.kernel
+    }
+
+    /// Input channels that are summed at once.
+    fn channels(&self) -> usize {
+        let most = (DEPTH / self.taps()).max(1);
+        self.ic.div_ceil(self.ic.div_ceil(most).max(1))
     }
 
     fn layout(&self, part: Part) -> Layout {
@@ -194,7 +217,10 @@ impl WithSimd for Task<'_, '_, '_> {
         let of = self.operands.of;
         let width = of.w.output;
         let rows = self.outputs.first().map_or(0, |y| y.len()) / width;
-        let whole = |rows| of.layout(Part { row: 0, rows, column: 0, columns: width }).plane * of.ic;
+        let whole = |rows| {
+            let layout = of.layout(Part { row: 0, rows, column: 0, columns: width });
+            (layout.plane * of.channels()).max(layout.pitch * rows * self.outputs.len())
+        };
         // One row of all columns, if that is small enough.
         let (one, two) = (whole(1), whole(2));
         let (columns, each) = if one <= 2 * PANEL {
@@ -222,62 +248,74 @@ impl Task<'_, '_, '_> {
     /// One part, whose first row is row `row` of the outputs.
     #[inline(always)]
     fn part<S: Simd>(&mut self, simd: S, part: Part, row: usize) {
-        let of = self.operands.of;
-        let layout = of.layout(part);
+        let Operands { of, run, x, epilogue, .. } = *self.operands;
+        let (layout, width, most) = (of.layout(part), of.w.output, of.channels());
         let places = (part.rows - 1) * layout.pitch + part.columns;
-        let needed = of.ic * layout.plane + SLACK;
-        let of_run = Some((self.operands.run, part));
-        if self.work.of != of_run {
-            self.work.of = None;
-            if self.work.panel.len() < needed {
-                self.work.panel.resize(needed, 0.0);
-            }
-            of.fill(self.operands.x, part, layout, &mut self.work.panel);
-            of.taps(layout, &mut self.work.taps);
-            self.work.of = of_run;
+        let whole = part.columns == width;
+        let Work { panel, taps, runs, sums, left, of: made_of } = &mut *self.work;
+        let needed = most * layout.plane + SLACK;
+        if panel.len() < needed {
+            *made_of = None;
+            panel.resize(needed, 0.0);
         }
-        let (whole, width) = (part.columns == of.w.output, of.w.output);
-        self.work.runs.clear();
+        left.resize(ROWS, [0.0; LEFT]);
+        runs.clear();
         for r in 0..part.rows {
             let (place, to) = (r * layout.pitch, (row + r) * width + part.column);
-            self.work.runs.push(Run { place, len: part.columns, to });
+            runs.push(Run { place, len: part.columns, to });
         }
-        let few = places.div_ceil(S::F32_LANES) == 4;
-        let rows = if S::F32_LANES == 8 || few { 6 } else { 8 };
-        let mut channel = self.channel;
-        let mut outputs = &mut *self.outputs;
-        while !outputs.is_empty() {
-            let n = if outputs.len() >= rows { rows } else { 1 << outputs.len().ilog2() };
-            let (now, later) = outputs.split_at_mut(n);
-            let tiles = Tiles { operands: self.operands, work: self.work, channel, places, whole };
-            match n {
-                8 => tiles.run::<S, 8>(simd, now),
-                6 => tiles.run::<S, 6>(simd, now),
-                4 => tiles.run::<S, 4>(simd, now),
-                2 => tiles.run::<S, 2>(simd, now),
-                _ => tiles.run::<S, 1>(simd, now),
+        if most < of.ic {
+            let needed = self.outputs.len() * (places + LANES * VECTORS);
+            sums.resize(needed.max(sums.len()), 0.0);
+        }
+        of.place_taps(most, layout, taps);
+        for from in (0..of.ic).step_by(most) {
+            let channels = from..of.ic.min(from + most);
+            let of_run = (channels.len() == of.ic).then_some((run, part));
+            if of_run.is_none() || *made_of != of_run {
+                *made_of = None;
+                of.fill(x, channels.clone(), part, layout, panel);
+                *made_of = of_run;
             }
-            let epilogue = &self.operands.epilogue;
-            if epilogue.in_registers().is_none() {
-                // The part's columns of a row, or all rows at once.
-                let (at, n) =
-                    (row * width + part.column, if whole { part.rows * width } else { part.columns });
-                for (channel, y) in (channel..).zip(now) {
-                    let of_channel = channel * of.h.output * width;
-                    epilogue.apply(&mut y[at..][..n], of_channel + self.row * width + at);
+            let taps = &taps[..channels.len() * of.taps()];
+            let step = Step { from: from * of.taps(), first: from == 0, last: channels.end == of.ic };
+            let few = places.div_ceil(S::F32_LANES) == 4;
+            let rows = if S::F32_LANES == 8 || few { 6 } else { ROWS };
+            let (mut channel, mut sums) = (self.channel, &mut sums[..]);
+            let mut outputs = &mut *self.outputs;
+            while !outputs.is_empty() {
+                let n = if outputs.len() >= rows { rows } else { 1 << outputs.len().ilog2() };
+                let (now, later) = outputs.split_at_mut(n);
+                let mut tiles =
+                    Tiles { operands: self.operands, panel, taps, runs, left, step, channel, places, whole };
+                match n {
+                    8 => tiles.run::<S, 8>(simd, now, &mut sums),
+                    6 => tiles.run::<S, 6>(simd, now, &mut sums),
+                    4 => tiles.run::<S, 4>(simd, now, &mut sums),
+                    2 => tiles.run::<S, 2>(simd, now, &mut sums),
+                    _ => tiles.run::<S, 1>(simd, now, &mut sums),
                 }
+                if step.last && epilogue.in_registers().is_none() {
+                    // The part's columns of a row, or all rows at once.
+                    let (at, n) =
+                        (row * width + part.column, if whole { part.rows * width } else { part.columns });
+                    for (channel, y) in (channel..).zip(now) {
+                        let of_channel = channel * of.h.output * width;
+                        epilogue.apply(&mut y[at..][..n], of_channel + self.row * width + at);
+                    }
+                }
+                (outputs, channel) = (later, channel + n);
             }
-            (outputs, channel) = (later, channel + n);
         }
     }
 }
 
 impl Shifted {
-    /// Writes how far from an output's place the operands of every row of the weights' matrix are.
-    fn taps(&self, layout: Layout, taps: &mut Vec<u32>) {
-        let Shifted { ic, h, w } = *self;
+    /// Writes how far from an output's place the operands of every row of the weights' matrix are, of `channels` channels.
+    fn place_taps(&self, channels: usize, layout: Layout, taps: &mut Vec<u32>) {
+        let Shifted { h, w, .. } = *self;
         taps.clear();
-        for channel in 0..ic {
+        for channel in 0..channels {
             for kh in 0..h.kernel {
                 for kw in 0..w.kernel {
                     let (down, across) = (kh * h.dilation, kw * w.dilation);
@@ -290,10 +328,10 @@ impl Shifted {
         }
     }
 
-    /// Writes the copy that `part` reads.
+    /// Writes the copy of some channels that `part` reads.
     #[inline(always)]
-    fn fill(&self, x: &[f32], part: Part, layout: Layout, to: &mut [f32]) {
-        let Shifted { ic, h, w } = *self;
+    fn fill(&self, x: &[f32], channels: Range<usize>, part: Part, layout: Layout, to: &mut [f32]) {
+        let Shifted { h, w, .. } = *self;
         let (down, across) = (phases(&h), phases(&w));
         // Of every line: elements before the input's, the input's, and which is the first.
         let pieces = |phase: usize| {
@@ -305,11 +343,11 @@ impl Shifted {
             let skip = (skip as usize).min(layout.pitch);
             (skip, inside.min(layout.pitch - skip), from as usize)
         };
-        for c in 0..ic {
+        for (i, c) in channels.clone().enumerate() {
             for v in 0..down {
                 for u in 0..across {
                     let (skip, inside, from) = pieces(u);
-                    let first = c * layout.plane + (v * across + u) * layout.lines * layout.pitch;
+                    let first = i * layout.plane + (v * across + u) * layout.lines * layout.pitch;
                     for line in 0..layout.lines {
                         // Vectors may reach into the next line, which is written after this one.
                         let to = &mut to[first + line * layout.pitch..][..layout.pitch + LANES];
@@ -335,7 +373,7 @@ impl Shifted {
             }
         }
         // What the last line's taps read beyond it.
-        to[ic * layout.plane..][..SLACK].fill(0.0);
+        to[channels.len() * layout.plane..][..SLACK].fill(0.0);
     }
 }
 
@@ -348,10 +386,23 @@ fn zero(to: &mut [f32], n: usize) {
     }
 }
 
+/// Rows of the weights' matrix that are multiplied together: its first one, and whether it is the first and they are the
+/// last ones of all.
+#[derive(Clone, Copy)]
+struct Step {
+    from: usize,
+    first: bool,
+    last: bool,
+}
+
 /// Tiles of some output channels from `channel` on over all places of a copy.
 struct Tiles<'t, 'a> {
     operands: &'t Operands<'a>,
-    work: &'t Work,
+    panel: &'t [f32],
+    taps: &'t [u32],
+    runs: &'t [Run],
+    left: &'t mut [[f32; LEFT]],
+    step: Step,
     channel: usize,
     places: usize,
     /// Whether the copy serves whole rows of the output.
@@ -360,14 +411,32 @@ struct Tiles<'t, 'a> {
 
 impl Tiles<'_, '_> {
     #[inline(always)]
-    fn run<S: Simd, const R: usize>(&self, simd: S, outputs: &mut [&mut [f32]]) {
+    fn run<S: Simd, const R: usize>(&mut self, simd: S, outputs: &mut [&mut [f32]], memory: &mut &mut [f32]) {
         let Ok(outputs) = <&mut [&mut [f32]; R]>::try_from(outputs) else { return };
+        let (depth, weights) = (self.operands.of.depth(), self.operands.weights);
+        for (i, to) in self.left.iter_mut().take(R).enumerate() {
+            let from = &weights[(self.channel + i) * depth + self.step.from..][..self.taps.len()];
+            to[..from.len()].copy_from_slice(from);
+        }
         let most = if S::F32_LANES == 8 { 2 } else { VECTORS };
         let vectors = self.places.div_ceil(S::F32_LANES);
+        // The rows of the next channels come while these are multiplied.
+        let next = |i: usize| {
+            let row = weights.get((self.channel + R + i) * depth + self.step.from..).unwrap_or_default();
+            &row[..row.len().min(self.taps.len())]
+        };
+        let ahead = Ahead::new();
+        let mut fetched = 0;
         let mut done = 0;
         let mut run = 0;
         while done < vectors {
             let left = vectors - done;
+            let rows = R * (done + most).min(vectors) / vectors;
+            (fetched..rows).for_each(
+                #[inline(always)]
+                |i| ahead.fetch_all(next(i)),
+            );
+            fetched = rows.max(fetched);
             // A single vector at the end makes poor use of the registers: two tiles of two are better.
             let wide = match left {
                 4 if R == 6 && most == VECTORS => 4,
@@ -375,17 +444,21 @@ impl Tiles<'_, '_> {
                 _ => left.min(most),
             };
             let place = done * S::F32_LANES;
+            let own = if self.step.first && self.step.last { 0 } else { R * wide * S::F32_LANES };
+            let (sums, rest) = std::mem::take(memory).split_at_mut(own);
+            *memory = rest;
             run = match wide {
-                1 => self.tile::<S, R, 1>(simd, place, run, outputs),
-                2 => self.tile::<S, R, 2>(simd, place, run, outputs),
-                4 if R == 6 => self.tile::<S, R, 4>(simd, place, run, outputs),
-                _ => self.tile::<S, R, VECTORS>(simd, place, run, outputs),
+                1 => self.tile::<S, R, 1>(simd, place, run, outputs, sums),
+                2 => self.tile::<S, R, 2>(simd, place, run, outputs, sums),
+                4 if R == 6 => self.tile::<S, R, 4>(simd, place, run, outputs, sums),
+                _ => self.tile::<S, R, VECTORS>(simd, place, run, outputs, sums),
             };
             done += wide;
         }
     }
 
-    /// The tile whose first place is `place`, in the run `run`; the run that the next one begins in.
+    /// The tile whose first place is `place`, in the run `run`; the run that the next one begins in. `memory` has its sums
+    /// from one step to the next.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
     fn tile<S: Simd, const R: usize, const V: usize>(
@@ -394,26 +467,33 @@ impl Tiles<'_, '_> {
         place: usize,
         mut run: usize,
         outputs: &mut [&mut [f32]; R],
+        memory: &mut [f32],
     ) -> usize {
-        let Operands { weights, bias, epilogue, .. } = self.operands;
-        let (taps, panel) = (&self.work.taps[..], &self.work.panel[place..]);
-        let mut a: [&[f32]; R] = [&[]; R];
+        let Operands { bias, epilogue, .. } = self.operands;
+        let (panel, left, step) = (&self.panel[place..], &self.left[..R], self.step);
+        let (memory, _) = S::as_mut_simd_f32s(memory);
         let mut sums = [[simd.splat_f32s(0.0); V]; R];
         for i in 0..R {
-            a[i] = &weights[(self.channel + i) * taps.len()..][..taps.len()];
-            if let Some(bias) = bias {
+            if !step.first {
+                sums[i].copy_from_slice(&memory[i * V..][..V]);
+            } else if let Some(bias) = bias {
                 sums[i] = [simd.splat_f32s(bias[self.channel + i]); V];
             }
         }
-        for (k, tap) in taps.iter().enumerate() {
-            let operands = &panel[*tap as usize..][..V * S::F32_LANES];
-            let (b, _) = S::as_simd_f32s(operands);
+        for (k, tap) in (0..DEPTH).zip(self.taps) {
+            let (b, _) = S::as_simd_f32s(&panel[*tap as usize..][..V * S::F32_LANES]);
             for i in 0..R {
-                let x = simd.splat_f32s(a[i][k]);
+                let x = simd.splat_f32s(left[i][k]);
                 for j in 0..V {
                     sums[i][j] = simd.mul_add_e_f32s(x, b[j], sums[i][j]);
                 }
             }
+        }
+        if !step.last {
+            for i in 0..R {
+                memory[i * V..][..V].copy_from_slice(&sums[i]);
+            }
+            return run;
         }
         if let Some([low, high]) = epilogue.in_registers() {
             for i in 0..R {
@@ -429,7 +509,7 @@ impl Tiles<'_, '_> {
             to[..V].copy_from_slice(&sums[i]);
         }
         let end = place + V * S::F32_LANES;
-        while let Some(now) = self.work.runs.get(run) {
+        while let Some(now) = self.runs.get(run) {
             let (from, to) = (now.place.max(place), (now.place + now.len).min(end));
             if from < to {
                 let (at, n) = (now.to + from - now.place, to - from);
