@@ -212,7 +212,7 @@ typedef struct onepool_session_options {
     const uint64_t *copy_threshold;
     uint32_t precision;   /* ONEPOOL_PRECISION_F16: a float32 model computes in float16, sums in float32 */
     uint32_t placement;   /* ONEPOOL_PLACEMENT_AUTO: nodes go where measurements say */
-    uint32_t threads;     /* of the CPU backend; 0: as many as the processor has */
+    uint32_t threads;     /* of the CPU backend; 0: one for each core */
     uint32_t strict;      /* 1: a copy of a bound tensor by the CPU is ONEPOOL_ERROR_STRICT */
     uint32_t no_fallback; /* 1: an operator that no device of the list has is ONEPOOL_ERROR_MODEL */
     uint32_t reserved;    /* 0 */

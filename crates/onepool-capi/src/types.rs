@@ -116,7 +116,7 @@ pub struct SessionOptions {
     pub precision: u32,
     /// How nodes get their devices.
     pub placement: u32,
-    /// Threads of the CPU backend.
+    /// Threads of the CPU backend; 0 takes one for each core.
     pub threads: u32,
     /// Whether copies by the CPU are errors.
     pub strict: u32,

@@ -9,6 +9,7 @@ pub mod error;
 pub mod files;
 pub mod limits;
 pub mod memory;
+pub mod processors;
 pub mod shape;
 #[doc(hidden)]
 pub mod sync;

@@ -15,7 +15,6 @@ mod tables;
 mod tests;
 
 use std::sync::Arc;
-use std::thread::available_parallelism;
 
 use self::context::CpuContext;
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver, Limits};
@@ -23,6 +22,7 @@ use onepool_core::memory::image::{Grain, ImageRules, TexelSet};
 use onepool_core::memory::import::ImportRules;
 use onepool_core::memory::model::MemoryModel;
 use onepool_core::memory::os::physical_memory;
+use onepool_core::processors::cores;
 use onepool_expr::simd::{VECTORS_VARIABLE, Vectors};
 use onepool_spirv::Requires;
 
@@ -63,7 +63,7 @@ impl Driver for CpuDriver {
 }
 
 fn default_threads() -> usize {
-    available_parallelism().map_or(1, |n| n.get()).min(MAX_THREADS)
+    cores().min(MAX_THREADS)
 }
 
 fn info(threads: usize) -> DeviceInfo {
