@@ -46,19 +46,6 @@ impl<'a> Numbers<'a> {
     }
 }
 
-impl Numbers<'_> {
-    /// Asks for as many lines of `len` as the `count` from line `first` on, after those.
-    #[inline(always)]
-    fn prefetch_next<D: Dot>(self, dot: D, first: usize, count: usize, len: usize) {
-        let lines = first * len..(first + count) * len;
-        let now: &[u8] = match self {
-            Numbers::F32(all) => cast_slice(all.get(lines).unwrap_or_default()),
-            Numbers::F16(all) => cast_slice(all.get(lines).unwrap_or_default()),
-        };
-        dot.prefetch(now, now.len());
-    }
-}
-
 /// Few rows of A in the order in which codes lie in vectors.
 #[derive(Debug)]
 struct Rounded {
@@ -349,7 +336,6 @@ impl Task<'_, '_, '_> {
         let (mut wide, mut zeros) = (Vec::new(), Vec::new());
         for at in in_streams(count.div_ceil(STRIP)).map(|strip| strip * STRIP) {
             let (column, n) = (first + at, STRIP.min(count - at));
-            weights.scales.prefetch_next(dot, column, n, blocks);
             let scales = weights.scales.lines(column, n, blocks, &mut wide);
             let codes = weights.codes.get(column * bytes..).unwrap_or(&[]);
             let columns = Lines { codes, bytes, blocks, scales, shift };
