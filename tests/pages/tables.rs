@@ -329,9 +329,11 @@ fn zoo_cpu(records: &Records) -> String {
             let sum: f64 = cases.iter().map(|case| ratio(case, how).ln()).sum();
             (sum / cases.len() as f64).exp()
         });
+        // A line right after a table would be a row of it.
+        let between = if text.is_empty() { "" } else { "\n" };
         let _ = write!(
             text,
-            "Geometric means of the ratios: {alone:.2} alone, {in_turn:.2} in turn. Milliseconds, {vectors}, {machine}, {}.\n\n{}",
+            "{between}Geometric means of the ratios: {alone:.2} alone, {in_turn:.2} in turn. Milliseconds, {vectors}, {machine}, {}.\n\n{}",
             records.days_on(machine, "zoo"),
             table(&["model", "onepool", PEER, "ratio", "ratio in turn"], &rows)
         );
