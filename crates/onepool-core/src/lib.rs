@@ -9,7 +9,6 @@ pub mod error;
 pub mod files;
 pub mod limits;
 pub mod memory;
-pub mod processors;
 pub mod shape;
 #[doc(hidden)]
 pub mod sync;

@@ -320,6 +320,15 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_convolution_of_no_channels_is_its_bias() {
+        let window = WindowAttrs { pads: vec![1, 1, 1, 1], ..WindowAttrs::default() };
+        let (x, w, b) = (tensor(&[1, 0, 16, 16], 1), tensor(&[8, 0, 3, 3], 2), tensor(&[8], 3));
+        let got = run_f32(&Conv { window, ..Conv::default() }, &[Some(x), Some(w), Some(b.clone())]).unwrap();
+        let want: Vec<f64> = b.to_f32s().unwrap().into_iter().flat_map(|b| [f64::from(b); 16 * 16]).collect();
+        assert_near(&got, &want, 0.0);
+    }
+
+    #[test]
     fn fused_activation_and_half_types_match() {
         let op = Conv::default().with_activation(&Activation::with(Function::Clip, [-0.2, 0.2])).unwrap();
         let (x, w, b) = (tensor(&[1, 4, 5, 5], 1), tensor(&[6, 4, 3, 3], 2), tensor(&[6], 3));

@@ -25,8 +25,8 @@ const VECTORS: usize = 3;
 const LANES: usize = 16;
 /// Elements after the copy: those of the widest tile and a vector.
 const SLACK: usize = (VECTORS + 2) * LANES;
-/// Elements of the copy that are made at a time, and sums of a task, at most where that is enough for a row: each a fourth
-/// of a small second cache.
+/// Elements of the copy that are made at a time, and sums that are kept meanwhile, at most where that is enough for a row:
+/// each a fourth of a small second cache.
 const PANEL: usize = 32 << 10;
 /// Rows of the weights' matrix, transposed, that are multiplied together, at most: those of a tile stay in the first cache.
 const DEPTH: usize = 256;
@@ -106,12 +106,12 @@ struct Layout {
 }
 
 impl Shifted {
-    /// `None` for windows over three dimensions, and where unfolded columns are smaller than the copy, or many of the
-    /// places that tiles compute lie under the padding.
+    /// `None` for windows over three dimensions or no channels, and where unfolded columns are smaller than the copy, or
+    /// many of the places that tiles compute lie under the padding.
     pub(super) fn new(ic: usize, &[d, h, w]: &[WindowAxis; 3]) -> Option<Shifted> {
         let flat = d.kernel == 1 && d.input == 1 && d.output == 1 && d.pads == [0, 0];
         let (taps, outputs) = (h.kernel * w.kernel, h.output * w.output);
-        if !flat || h.input * w.input == 0 || taps == 1 || outputs < LANES / 2 {
+        if !flat || ic * h.input * w.input == 0 || taps == 1 || outputs < LANES / 2 {
             return None;
         }
         let this = Shifted { ic, h, w };
@@ -219,7 +219,8 @@ impl WithSimd for Task<'_, '_, '_> {
         let rows = self.outputs.first().map_or(0, |y| y.len()) / width;
         let whole = |rows| {
             let layout = of.layout(Part { row: 0, rows, column: 0, columns: width });
-            (layout.plane * of.channels()).max(layout.pitch * rows * self.outputs.len())
+            let sums = if of.channels() < of.ic { layout.pitch * rows * self.outputs.len() } else { 0 };
+            sums.max(layout.plane * of.channels())
         };
         // One row of all columns, if that is small enough.
         let (one, two) = (whole(1), whole(2));
@@ -616,5 +617,6 @@ mod tests {
         assert!(!of(axis(200, 2, 1, 100, 0), same));
         assert!(!of(same, axis(100, 95, 1, 1, 0)));
         assert!(Shifted::new(8, &[same, same, same]).is_none());
+        assert!(Shifted::new(0, &[WindowAxis::UNIT, same, same]).is_none());
     }
 }

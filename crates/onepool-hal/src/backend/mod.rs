@@ -251,7 +251,7 @@ pub struct ContextDesc {
     /// [`ContextBackend::validation_messages`]. Opening and closing such contexts waits for calls of others, as the
     /// layer is not safe to use from several threads then.
     pub validation: bool,
-    /// Threads of the CPU backend; 0 takes one for each core ([`onepool_core::processors::cores`]).
+    /// Threads of the CPU backend; 0 takes one for each core ([`onepool_core::memory::os::cores`]).
     pub threads: usize,
     /// Folder of caches on disk, which hold code: it must belong to this user, and no one else may write to it, else it is not used, with a
     /// warning. At most 512 MiB are kept there. `None` keeps nothing.

@@ -1,10 +1,11 @@
-//! Linux: anonymous mappings, advice, `/proc/self/maps`, and reads that bypass the page cache.
+//! Linux: anonymous mappings, advice, `/proc/self/maps`, reads that bypass the page cache, and the cores of `/sys`.
 //!
 //! An island of `unsafe`: the calls that map and unmap. A [`Mapping`] owns its addresses alone, so no
 //! safe caller can unmap or remap memory that something else uses.
 
 #![allow(unsafe_code, reason = "mapping and unmapping memory are unsafe calls")]
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -17,6 +18,7 @@ use std::sync::OnceLock;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice as MmAdvice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 pub use super::linux_dma_buf::Descriptor;
 pub(super) use super::linux_dma_buf::dma_bufs;
@@ -58,6 +60,23 @@ pub(super) fn physical_memory() -> Option<u64> {
     let machine = parse_total(&text)?;
     let groups = std::fs::read_to_string(GROUPS).unwrap_or_default();
     Some(group_limit(&groups, Path::new(GROUP_ROOT)).map_or(machine, |limit| machine.min(limit)))
+}
+
+const PROCESSORS: &str = "/sys/devices/system/cpu";
+
+pub(super) fn cores() -> Option<usize> {
+    let allowed = sched_getaffinity(None).ok()?;
+    cores_of((0..CpuSet::MAX_CPU).filter(|i| allowed.is_set(*i)), Path::new(PROCESSORS))
+}
+
+/// Cores of the processors `allowed`; `None` where the system does not say which are of one core.
+fn cores_of(allowed: impl Iterator<Item = usize>, root: &Path) -> Option<usize> {
+    let list =
+        |i: usize, name: &str| std::fs::read_to_string(root.join(format!("cpu{i}/topology/{name}"))).ok();
+    // Kernels before 5.3 know the older name alone.
+    let core = |i| list(i, "core_cpus_list").or_else(|| list(i, "thread_siblings_list"));
+    let cores = allowed.map(core).collect::<Option<BTreeSet<String>>>()?;
+    Some(cores.len())
 }
 
 /// `MemTotal` of the system's account of memory, in bytes.
@@ -425,6 +444,38 @@ mod tests {
 7ffd00030000-7ffd00032000 r-xp 00000000 00:00 0                          [vdso]
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
 ";
+
+    /// Both orders in which Linux numbers the processors of cores.
+    #[test]
+    fn processors_of_one_core_count_once() {
+        let neighbours = |i: usize| format!("{}-{}\n", i & !1, i | 1);
+        let halves = |i: usize| format!("{},{}\n", i % 8, i % 8 + 8);
+        let alone = |i: usize| format!("{i}\n");
+        let machine = |processors: usize, name: &str, list: &dyn Fn(usize) -> String| {
+            let root = tempfile::tempdir().unwrap();
+            for i in 0..processors {
+                let folder = root.path().join(format!("cpu{i}/topology"));
+                std::fs::create_dir_all(&folder).unwrap();
+                std::fs::write(folder.join(name), list(i)).unwrap();
+            }
+            root
+        };
+        let cores =
+            |root: &tempfile::TempDir, allowed: &[usize]| cores_of(allowed.iter().copied(), root.path());
+        let all = |n: usize| (0..n).collect::<Vec<_>>();
+        // Neighbours of 8 and of 16 cores.
+        assert_eq!(cores(&machine(16, "core_cpus_list", &neighbours), &all(16)), Some(8));
+        assert_eq!(cores(&machine(32, "core_cpus_list", &neighbours), &all(32)), Some(16));
+        // The second processors after all the first ones, as an older kernel tells it.
+        let desktop = machine(16, "thread_siblings_list", &halves);
+        assert_eq!(cores(&desktop, &all(16)), Some(8));
+        // Both processors of one core, and one of each of two.
+        assert_eq!(cores(&desktop, &[3, 11]), Some(1));
+        assert_eq!(cores(&desktop, &[3, 4]), Some(2));
+        // One processor a core, and a system that does not tell.
+        assert_eq!(cores(&machine(4, "core_cpus_list", &alone), &all(4)), Some(4));
+        assert_eq!(cores(&desktop, &[3, 99]), None);
+    }
 
     #[test]
     fn every_kind_of_line_is_read() {

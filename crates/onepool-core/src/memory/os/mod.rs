@@ -1,4 +1,4 @@
-//! What an operating system knows about memory: pages, mappings, and the process's own map.
+//! What an operating system knows about memory: pages, mappings, and the process's own map. And how many cores it has.
 //!
 //! One file per system with the same few items; nothing outside this file names a system. A system of the Unix
 //! family with no file of its own (and Miri) gets `portable`: aligned heap memory, and no process map, so that
@@ -150,6 +150,16 @@ pub fn huge_page_size() -> usize {
 /// bounds it. `None` where the system does not tell.
 pub fn physical_memory() -> Option<u64> {
     system::physical_memory()
+}
+
+/// Cores that this process may use at the same time, at least 1: processors of one core count once, those that the process
+/// may not run on do not count, and a control group or a job can allow fewer.
+///
+/// Threads that compute share the units of their core: a second one on it takes turns with the first, and takes half of
+/// its caches. So this, and not the number of processors, is how many of them pay.
+pub fn cores() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    system::cores().map_or(processors, |cores| cores.clamp(1, processors))
 }
 
 /// What makes dma-bufs of memory files on this machine. Whether it may, the first dma-buf tells.

@@ -37,6 +37,10 @@ pub(super) fn physical_memory() -> Option<u64> {
     None
 }
 
+pub(super) fn cores() -> Option<usize> {
+    None
+}
+
 /// Zeroed, page-aligned memory, freed when dropped.
 #[derive(Debug)]
 pub struct Mapping {

@@ -1,6 +1,6 @@
 //! What holds of every system's memory, and what the tests of each ask.
 
-use super::Mapping;
+use super::{Mapping, cores};
 use crate::memory::import::{DriverKind, ImportRules, PageWindow, ReadWrite, Refusal};
 use crate::memory::window_of;
 
@@ -20,6 +20,12 @@ pub(super) fn plan_mapping(
 ) -> Result<PageWindow, Refusal> {
     let addr = mapping.as_ptr().addr().get();
     plan(addr + 52, mapping.bytes() - 60, access, &ImportRules::for_driver(driver))
+}
+
+#[test]
+fn there_are_no_more_cores_than_processors() {
+    let processors = std::thread::available_parallelism().unwrap().get();
+    assert!((1..=processors).contains(&cores()));
 }
 
 #[test]

@@ -80,6 +80,10 @@ pub(super) fn physical_memory() -> Option<u64> {
     is_known.then(|| job_limit().map_or(status.ullTotalPhys, |limit| status.ullTotalPhys.min(limit)))
 }
 
+pub(super) fn cores() -> Option<usize> {
+    Some(num_cpus::get_physical())
+}
+
 /// The lower of the memory limits that the process's job sets for one process and for all together.
 fn job_limit() -> Option<u64> {
     let mut info = JOBOBJECT_EXTENDED_LIMIT_INFORMATION::default();

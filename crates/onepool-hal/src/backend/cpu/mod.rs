@@ -21,8 +21,7 @@ use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Dr
 use onepool_core::memory::image::{Grain, ImageRules, TexelSet};
 use onepool_core::memory::import::ImportRules;
 use onepool_core::memory::model::MemoryModel;
-use onepool_core::memory::os::physical_memory;
-use onepool_core::processors::cores;
+use onepool_core::memory::os::{cores, physical_memory};
 use onepool_expr::simd::{VECTORS_VARIABLE, Vectors};
 use onepool_spirv::Requires;
 
