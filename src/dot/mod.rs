@@ -54,23 +54,24 @@ impl Ahead {
     /// Asks for the elements that come some way after `now`, whatever is there.
     #[inline(always)]
     pub(crate) fn fetch(self, now: &[f32]) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(sse) = self.sse {
-            avx2::fetch(sse, bytemuck::cast_slice(now), size_of::<f32>() * Ahead::ELEMENTS);
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = now;
+        self.fetch_after(now, Ahead::ELEMENTS);
     }
 
     /// Asks for these elements.
     #[inline(always)]
     pub(crate) fn fetch_all(self, soon: &[f32]) {
+        self.fetch_after(soon, 0);
+    }
+
+    /// Asks for the elements that come `after` elements after `elements`, whatever is there.
+    #[inline(always)]
+    fn fetch_after(self, elements: &[f32], after: usize) {
         #[cfg(target_arch = "x86_64")]
         if let Some(sse) = self.sse {
-            avx2::fetch(sse, bytemuck::cast_slice(soon), 0);
+            avx2::fetch(sse, bytemuck::cast_slice(elements), size_of::<f32>() * after);
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = soon;
+        let _ = (elements, after);
     }
 }
 
