@@ -35,6 +35,7 @@ __all__ = [
     "Features",
     "Generated",
     "Generator",
+    "PageCounts",
     "Prompt",
     "Settings",
     "Stream",
@@ -220,6 +221,26 @@ class BatchCounts(NamedTuple):
     """How often a text was set aside for want of pages, to be computed again."""
 
 
+class PageCounts(NamedTuple):
+    """How the pages of a cache are used."""
+
+    page_tokens: int
+    """Tokens of a page."""
+    pages: int
+    free: int
+    """Pages with nothing in them."""
+    used: int
+    """Pages of texts."""
+    shared: int
+    """Those of them that several texts have."""
+    cached: int
+    """Pages kept for prompts that begin alike, until their memory is needed."""
+    copied: int
+    """Pages that were copied before a write."""
+    evicted: int
+    """Cached pages that were given up."""
+
+
 class Batch:
     """Texts that are added at any time: `generator.batch()` makes it.
 
@@ -244,6 +265,27 @@ class Batch:
         `step` calls `on_piece` with the text as it comes. What that raises is raised by `step`.
         """
         return self._native.add(_prompt(prompt), on_piece, _settings(settings))
+
+    def fork(
+        self, text: int, *, on_piece: Callable[[str], object] | None = None, **settings: Unpack[Settings]
+    ) -> int:
+        """Adds a text that goes on from where another is now, as with another seed; gives its number.
+
+        With a cache in pages it has the other's pages until one of them writes on. Raises `ArgumentError` where no such
+        text runs or waits.
+        """
+        return self._native.fork(text, on_piece, _settings(settings))
+
+    def save(self, text: int, path: str | os.PathLike[str]) -> None:
+        """Writes what the cache has of a text that runs to a file, as `Generator.save` does."""
+        self._native.save(text, path)
+
+    def restore(self, path: str | os.PathLike[str]) -> int:
+        """Reads such a file into pages, where prompts that begin with its tokens find them; gives the number of those.
+
+        Raises `ArgumentError` where the cache is not in pages, and while as many texts run as may.
+        """
+        return self._native.restore(path)
 
     def step(self) -> list[tuple[int, Generated]]:
         """Runs one step; gives the texts that have ended, with their numbers.
@@ -310,9 +352,13 @@ class Generator:
     as many as the model's settings say, at most 4096. `threads` is for the CPU, 0 for all of them. `cache_dir` keeps
     compiled kernels.
 
-    `draft` is a smaller model with the same tokens, which guesses at most `draft_tokens` at once; one run checks them.
+    `draft` is a smaller model with the same tokens, which guesses at most `draft_tokens` at once, by default 4; one run checks them.
     Greedy texts are the same with it, and others have the same distribution. `sample_on` says where tokens are chosen:
     "host" reads all logits, "device" has a GPU find the likely tokens, and "auto" does so where the vocabulary is large.
+
+    The cache of a graph with PagedAttention is in pages, as many as texts may need. `pages` makes it so many and never
+    more, each of `page_tokens`, by default 16. `pages_of` is a generator of the same model whose pages this one has too:
+    what one has computed of a prompt the other finds.
 
     It makes one text, or one batch, at a time: another one meanwhile is a `BusyError`. Raises `ModelError`,
     `UnsupportedError`, `ArgumentError` and `NoDeviceError`.
@@ -325,16 +371,22 @@ class Generator:
         device: str | Sequence[str] = "auto",
         context: int | None = None,
         draft: str | os.PathLike[str] | None = None,
-        draft_tokens: int = 4,
+        draft_tokens: int | None = None,
         sample_on: Literal["auto", "host", "device"] = "auto",
+        pages: int | None = None,
+        page_tokens: int | None = None,
+        pages_of: Generator | None = None,
         threads: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         names = [device] if isinstance(device, str) else list(device)
-        if draft_tokens < 1:
-            raise ArgumentError(f"draft_tokens is {draft_tokens}: expected at least 1")
-        guesses = None if draft is None else (draft, draft_tokens)
-        self._native = _onepool.Generator(model, names, context, guesses, sample_on, threads, cache_dir)
+        if draft_tokens is not None and (draft is None or draft_tokens < 1):
+            expected = "without a draft" if draft is None else "expected at least 1"
+            raise ArgumentError(f"draft_tokens is {draft_tokens}: {expected}")
+        guesses = None if draft is None else (draft, 4 if draft_tokens is None else draft_tokens)
+        other: _onepool.Generator | None = None if pages_of is None else pages_of._native
+        given = (pages, page_tokens, other)
+        self._native: _onepool.Generator = _onepool.Generator(model, names, context, guesses, sample_on, given, threads, cache_dir)
 
     @property
     def context(self) -> int:
@@ -355,6 +407,16 @@ class Generator:
     def remarks(self) -> list[str]:
         """What the model's settings ask for that is not done, and what makes it slow."""
         return self._native.remarks
+
+    @property
+    def page_counts(self) -> PageCounts | None:
+        """How the pages of its cache are used, also while it makes a text; None where it is not in pages."""
+        row = self._native.page_counts()
+        return None if row is None else PageCounts(*row)
+
+    def clear_pages(self) -> None:
+        """Gives up all cached pages. Raises `ArgumentError` where the cache is not in pages."""
+        self._native.clear_pages()
 
     def tokens(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt."""

@@ -263,6 +263,61 @@ def test_other_threads_add_texts_meanwhile(generator: Generator) -> None:
     assert all(text.tokens == expected[numbers[number]] for number, text in made.items())
 
 
+def test_texts_fork_and_generators_have_pages_in_common(device: str, tmp_path: Path) -> None:
+    first = Generator(LLM / "paged", device=device, pages=48, page_tokens=4)
+    second = Generator(LLM / "paged", device=device, pages_of=first)
+    counts = first.page_counts
+    assert counts is not None and (counts.pages, counts.page_tokens, counts.free) == (48, 4, 48)
+    case = EXPECTED["fixed"][1]
+    settings: dict[str, Any] = {"ignore_end": True, "temperature": 0}
+    file, told = tmp_path / "text", list[str]()
+    with first.batch() as batch:
+        text = batch.add(case["prompt"], max_tokens=20, on_piece=told.append, **settings)
+        for _ in range(5):
+            assert batch.step() == []
+        batch.save(text, file)
+        begun = "".join(told)
+        fork = batch.fork(text, max_tokens=15, **settings)
+        counts = first.page_counts
+        assert counts is not None and counts.shared > 0
+        made = dict(batch)
+        with pytest.raises(onepool.ArgumentError, match=str(text)):
+            batch.fork(text)
+        with pytest.raises(onepool.ArgumentError, match=str(text)):
+            batch.save(text, file)
+    assert made[text].tokens == case["tokens"][:20]
+    assert begun and begun + made[fork].text == made[text].text
+    first.clear_pages()
+    with second.batch() as batch:
+        tokens = batch.restore(file)
+        counts = first.page_counts
+        assert tokens > 0 and counts is not None and counts.cached == tokens // 4
+        text = batch.add(case["prompt"], max_tokens=20, **settings)
+        made = dict(batch)
+        assert made[text].tokens == case["tokens"][:20] and batch.counts.reused_tokens > 0
+        with pytest.raises(onepool.ModelError, match="nowhere"):
+            batch.restore(tmp_path / "nowhere")
+
+
+def test_pages_that_cannot_be(generator: Generator) -> None:
+    paged = LLM / "paged"
+    assert generator.page_counts is None
+    with pytest.raises(onepool.ArgumentError, match="not in pages"):
+        generator.clear_pages()
+    with generator.batch() as batch, pytest.raises(onepool.ArgumentError, match="pages"):
+        batch.restore(paged)
+    with pytest.raises(onepool.ArgumentError, match="page_tokens"):
+        Generator(paged, device="cpu", page_tokens=4)
+    with pytest.raises(onepool.ArgumentError, match="0 pages"):
+        Generator(paged, device="cpu", pages=0)
+    with pytest.raises(onepool.UnsupportedError, match="not in pages"):
+        Generator(LLM / "fixed", device="cpu", pages=4)
+    with pytest.raises(onepool.ArgumentError, match="pages_of"):
+        Generator(paged, device="cpu", pages_of=generator)
+    with pytest.raises(onepool.ArgumentError, match="pages_of"):
+        Generator(paged, device="cpu", pages=4, pages_of=generator)
+
+
 def test_bad_input(generator: Generator, tmp_path: Path) -> None:
     with pytest.raises(onepool.ArgumentError, match='sample_on: "gpu", expected "auto"'):
         Generator(LLM / "fixed", device="cpu", sample_on="gpu")  # type: ignore[arg-type]
@@ -270,6 +325,8 @@ def test_bad_input(generator: Generator, tmp_path: Path) -> None:
         Generator(LLM / "fixed", device="cpu", draft=tmp_path)
     with pytest.raises(onepool.ArgumentError, match="draft_tokens is 0"):
         Generator(LLM / "fixed", device="cpu", draft=LLM / "fixed", draft_tokens=0)
+    with pytest.raises(onepool.ArgumentError, match="draft_tokens is 3: without a draft"):
+        Generator(LLM / "fixed", device="cpu", draft_tokens=3)
     with pytest.raises(onepool.UnsupportedError, match="encoder"):
         Generator(LLM / "fixed", device="cpu", draft=MODELS / "tiny_seq2seq" / "text")
     for settings, error, part in (
@@ -304,7 +361,10 @@ def test_bad_input(generator: Generator, tmp_path: Path) -> None:
     def idle(batch: Batch) -> bool:
         return batch.idle
 
-    for use in (Batch.step, lambda batch: batch.add("Hello"), lambda batch: batch.cancel(0), idle, list, lambda b: b.counts):
+    def forked(batch: Batch) -> int:
+        return batch.fork(0)
+
+    for use in (Batch.step, lambda batch: batch.add("Hello"), lambda batch: batch.cancel(0), idle, list, lambda b: b.counts, forked):
         with pytest.raises(onepool.ClosedError, match="the batch is closed"):
             use(batch)
     assert generator.generate("Hello", max_tokens=2, ignore_end=True).tokens == EXPECTED["fixed"][0]["tokens"][:2]

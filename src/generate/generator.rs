@@ -14,7 +14,7 @@ use super::error::GenerateError;
 #[cfg(feature = "grammar")]
 use super::grammar::{Constraint, Grammars};
 use super::io::DecoderIo;
-use super::pool::{PageOptions, PagePool};
+use super::pool::{PageOptions, PagePool, Pages, not_in_pages};
 use super::sampling::Guess;
 use super::sequence::Sequence;
 use super::speculate::{Cached, Draft, look_up};
@@ -65,13 +65,22 @@ impl Generator {
             );
             return Err(GenerateError::Unsupported(what));
         }
-        if DecoderIo::find(&session, &folder.config)?.0.pages.is_none() {
-            let decoder = Decoder::new(session, &folder.config, context, folder.sample_on)?;
-            return Ok(Generator::of(folder, decoder));
-        }
-        // One page is enough to know how many tokens it has.
-        let pool = PagePool::new(&folder, &session, &PageOptions::new(1))?;
-        let decoder = Decoder::paged(session, &folder.config, context, (pool, true), folder.sample_on)?;
+        let has_pages = DecoderIo::find(&session, &folder.config)?.0.pages.is_some();
+        let (pool, is_own) = match &folder.pages {
+            Some(_) if !has_pages => return Err(not_in_pages()),
+            None if !has_pages => {
+                let decoder = Decoder::new(session, &folder.config, context, folder.sample_on)?;
+                return Ok(Generator::of(folder, decoder));
+            }
+            // One page is enough to know how many tokens it has.
+            None => (PagePool::new(&folder, &session, &PageOptions::new(1))?, true),
+            Some(Pages::New(options)) => (PagePool::new(&folder, &session, options)?, false),
+            Some(Pages::Of(pool)) => {
+                pool.check(&folder)?;
+                (pool.clone(), false)
+            }
+        };
+        let decoder = Decoder::paged(session, &folder.config, context, (pool, is_own), folder.sample_on)?;
         Ok(Generator::of(folder, decoder))
     }
 
@@ -91,6 +100,9 @@ impl Generator {
             let session = session(Session::builder().model(&graph), &graph)?;
             return Ok(Generator::new(folder, session, context)?);
         };
+        if folder.pages.is_some() {
+            return Err(not_in_pages().into());
+        }
         let weights = ParamStore::new();
         let mut open =
             |path: PathBuf| session(Session::builder().params(Arc::clone(&weights)).model(&path), &path);
@@ -113,17 +125,15 @@ impl Generator {
     /// the same model may have the same pool.
     ///
     /// # Errors
-    /// As there, and [`GenerateError::Pages`] for a pool of another model.
+    /// As there; [`GenerateError::Pages`] for a pool of another model, and [`GenerateError::Unsupported`] for a graph whose
+    /// cache is not in pages.
     pub fn with_pages(
         folder: ModelFolder,
         session: Session,
         context: Option<usize>,
         pool: &PagePool,
     ) -> Result<Self, GenerateError> {
-        pool.check(&folder)?;
-        let pages = (pool.clone(), false);
-        let decoder = Decoder::paged(session, &folder.config, context, pages, folder.sample_on)?;
-        Ok(Generator::of(folder, decoder))
+        Generator::new(folder.in_pages(Pages::Of(pool.clone())), session, context)
     }
 
     fn of(folder: ModelFolder, decoder: Decoder) -> Self {

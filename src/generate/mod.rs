@@ -85,7 +85,7 @@ pub use self::generator::{Generator, TextRequest};
 #[cfg(feature = "grammar")]
 pub use self::grammar::Grammar;
 pub use self::pages::{CachedPage, Eviction, LeastRecentlyUsed, PageCounts};
-pub use self::pool::{PageOptions, PagePool};
+pub use self::pool::{PageOptions, PagePool, Pages};
 pub use self::sampling::{Sampling, SamplingOverrides};
 pub use self::scan::SampleOn;
 use self::settings::Config;
@@ -105,6 +105,7 @@ pub struct ModelFolder {
     tokenizer: TextTokenizer,
     template: Option<ChatTemplate>,
     sample_on: SampleOn,
+    pages: Option<Pages>,
 }
 
 impl ModelFolder {
@@ -123,18 +124,26 @@ impl ModelFolder {
                 tokenizer: TextTokenizer::new(&gguf::tokenizer(&file)?)?,
                 template: template.map(|(text, tokens)| ChatTemplate::new(text, tokens)).transpose()?,
                 sample_on: SampleOn::Auto,
+                pages: None,
             });
         }
         let config = Config::read(folder)?;
         let tokenizer = TextTokenizer::new(&config::tokenizer(folder)?)?;
         let template = config::chat_template(folder)?;
         let template = template.map(|(text, tokens)| ChatTemplate::new(text, tokens)).transpose()?;
-        Ok(ModelFolder { folder: folder.to_owned(), config, tokenizer, template, sample_on: SampleOn::Auto })
+        let (folder, sample_on) = (folder.to_owned(), SampleOn::Auto);
+        Ok(ModelFolder { folder, config, tokenizer, template, sample_on, pages: None })
     }
 
     /// Where generators of the folder choose tokens. A decoder that reads an encoder has its tokens chosen on the host.
     pub fn sample_on(self, sample_on: SampleOn) -> Self {
         ModelFolder { sample_on, ..self }
+    }
+
+    /// Which pages generators of the folder have; without this each has a pool of its own, which grows. They refuse
+    /// graphs whose cache is not in pages.
+    pub fn in_pages(self, pages: Pages) -> Self {
+        ModelFolder { pages: Some(pages), ..self }
     }
 
     /// The file of the graph.

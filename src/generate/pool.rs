@@ -39,6 +39,15 @@ impl PageOptions {
     }
 }
 
+/// The pages of a generator.
+#[derive(Clone, Debug)]
+pub enum Pages {
+    /// A pool that is made for it, and does not grow.
+    New(PageOptions),
+    /// Those that others have too.
+    Of(PagePool),
+}
+
 /// Pages of keys and values for all layers of a model. Each clone is the same pool.
 ///
 /// Sequences that begin alike have full pages in common, those of other sessions on the same model too. A
@@ -128,6 +137,11 @@ impl PagePool {
     /// Tokens of a page.
     pub fn page_tokens(&self) -> usize {
         self.shared.rows
+    }
+
+    /// Bytes that a region for as many pages needs, as [`PagePool::region_bytes`].
+    pub fn bytes_in_region(&self) -> usize {
+        parts_of(&self.shared.tensors, self.pages() * self.shared.rows).1
     }
 
     /// Bytes of all pages.
@@ -279,8 +293,7 @@ fn found(
 ) -> Result<(DecoderIo, Vec<CacheTensor>, usize), GenerateError> {
     let (io, tensors) = DecoderIo::find(session, &folder.config)?;
     let Some(pages) = &io.pages else {
-        let what = "the graph's cache is not in pages: export it with PagedAttention".to_owned();
-        return Err(GenerateError::Unsupported(what));
+        return Err(not_in_pages());
     };
     let rows = options.rows.or(pages.rows).unwrap_or(ROWS);
     if let Some(declared) = pages.rows.filter(|declared| *declared != rows) {
@@ -292,6 +305,12 @@ fn found(
         paged_info(tensor, options.pages, rows)?;
     }
     Ok((io, tensors, rows))
+}
+
+/// For pages of a graph that has none.
+pub(super) fn not_in_pages() -> GenerateError {
+    let what = "pages: the graph's cache is not in pages; export it with PagedAttention".to_owned();
+    GenerateError::Unsupported(what)
 }
 
 /// # Errors

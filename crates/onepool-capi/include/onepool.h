@@ -467,8 +467,13 @@ typedef struct onepool_generator_options {
     size_t draft_tokens; /* the most tokens that it guesses at once; 0: 4 */
     uint32_t sample_on;  /* onepool_sample_on */
     uint32_t reserved;   /* 0 */
+    size_t pages;        /* of a graph whose cache is in pages: so many, and never more; 0: as many as texts may need */
+    size_t page_tokens;  /* tokens of one of them; 0: as the graph declares, else 16 */
+    onepool_region *page_memory; /* where they lie, of at least onepool_page_counts.region_bytes; or null */
+    onepool_generator *pages_of; /* a generator of the same model whose pages this one has too; or null */
 } onepool_generator_options;
-#define ONEPOOL_GENERATOR_OPTIONS_INIT { sizeof(onepool_generator_options), 0, NULL, 0, ONEPOOL_SAMPLE_ON_AUTO, 0 }
+#define ONEPOOL_GENERATOR_OPTIONS_INIT \
+    { sizeof(onepool_generator_options), 0, NULL, 0, ONEPOOL_SAMPLE_ON_AUTO, 0, 0, 0, NULL, NULL }
 
 /* Opens a language model on devices: a GGUF file, or a folder with an ONNX graph, its settings (genai_config.json, or
  * config.json) and tokenizer.json; a model that reads its prompt with an encoder has encoder_model.onnx too. `session` may
@@ -482,6 +487,27 @@ onepool_status onepool_generator_free(onepool_generator *generator);
 
 /* How many tokens a prompt and its text may have together. */
 onepool_status onepool_generator_context(onepool_generator *generator, size_t *tokens);
+
+/* How the pages of a cache are used. */
+typedef struct onepool_page_counts {
+    size_t struct_size;
+    size_t page_tokens;  /* tokens of a page */
+    size_t pages;
+    size_t free;         /* with nothing in them */
+    size_t used;         /* of texts */
+    size_t shared;       /* those of them that several texts have */
+    size_t cached;       /* kept for prompts that begin alike, until their memory is needed */
+    uint64_t copied;     /* before a write */
+    uint64_t evicted;    /* cached ones that were given up */
+    size_t region_bytes; /* what `page_memory` for as many pages needs */
+} onepool_page_counts;
+#define ONEPOOL_PAGE_COUNTS_INIT { sizeof(onepool_page_counts), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* The pages of a generator, also while it makes a text. Errors: INVALID_ARGUMENT where its cache is not in pages. */
+onepool_status onepool_generator_page_counts(onepool_generator *generator, onepool_page_counts *counts);
+
+/* Gives up all cached pages. Errors: as above. */
+onepool_status onepool_generator_clear_pages(onepool_generator *generator);
 
 /* One message of a chat. */
 typedef struct onepool_message {
@@ -609,6 +635,21 @@ onepool_status onepool_batch_free(onepool_batch *batch);
  * model are not used. Errors: BUSY in a callback of the batch. */
 onepool_status onepool_batch_add(onepool_batch *batch, const onepool_generate_options *options,
                                  onepool_text_callback callback, void *user, uint64_t *text);
+
+/* Adds a text that goes on from where text `of` is now, as with another seed; with a cache in pages it has the other's pages
+ * until one of them writes on. `options` has no prompt; else all is as above. Errors: BUSY in a callback of the batch,
+ * INVALID_ARGUMENT where no such text runs or waits. */
+onepool_status onepool_batch_fork(onepool_batch *batch, uint64_t of, const onepool_generate_options *options,
+                                  onepool_text_callback callback, void *user, uint64_t *text);
+
+/* Writes the tokens of a text that are in the cache, with their keys and values, to a file, as onepool_generator_save does.
+ * Errors: BUSY as above, INVALID_ARGUMENT where no such text runs, MODEL where the file cannot be written, DEVICE. */
+onepool_status onepool_batch_save(onepool_batch *batch, uint64_t text, const char *path);
+
+/* Reads such a file into pages, where prompts that begin with its tokens find them; `tokens` gets their number, whole pages.
+ * Errors: BUSY as above, INVALID_ARGUMENT for a cache that is not in pages, while as many texts run as may, and as for
+ * onepool_generator_restore. */
+onepool_status onepool_batch_restore(onepool_batch *batch, const char *path, size_t *tokens);
 
 /* Gives each text that runs its next token and runs a part of the prompts of those that begin. `texts` gets the numbers of
  * the texts that have ended, `count` of them. `generated`, which may be null, gets what was made; the first one says the

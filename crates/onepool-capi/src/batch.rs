@@ -9,7 +9,7 @@ use onepool::generate::{
 };
 use onepool_core::sync::lock;
 
-use crate::arg::{In, Out, Room, Structure, null};
+use crate::arg::{In, Out, Room, Structure, Text, null};
 use crate::generate::{GeneratorObject, failed};
 use crate::handle::{Handle, Object, free, publish};
 use crate::status::{Failure, Status, guard};
@@ -142,6 +142,59 @@ pub unsafe extern "C" fn onepool_batch_add(
         let told = teller(callback, user);
         let added = object.ask(move |batcher| batcher.add(prompt.prompt(), options, told))?;
         place.set(added.map_err(failed)?.0);
+        Ok(())
+    })
+}
+
+/// `onepool_batch_fork` of the header.
+///
+/// # Safety
+/// The arguments are as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn onepool_batch_fork(
+    batch: Handle,
+    of: u64,
+    opts: In<TextOptions>,
+    callback: Option<TextCallback>,
+    user: *mut c_void,
+    text: Out<u64>,
+) -> Status {
+    guard(|| {
+        let place = text.place("text")?;
+        let callback = callback.ok_or_else(|| null("callback"))?;
+        let object = batch_of(batch)?;
+        let options = Request::fork(opts, object.sampling)?;
+        let told = teller(callback, user);
+        let added = object.ask(move |batcher| batcher.fork(TextId(of), options, told))?;
+        place.set(added.map_err(failed)?.0);
+        Ok(())
+    })
+}
+
+/// `onepool_batch_save` of the header.
+///
+/// # Safety
+/// The arguments are as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn onepool_batch_save(batch: Handle, text: u64, path: Text) -> Status {
+    guard(|| {
+        let path = path.required("path")?;
+        let object = batch_of(batch)?;
+        object.ask(move |batcher| batcher.save(TextId(text), path))?.map_err(failed)
+    })
+}
+
+/// `onepool_batch_restore` of the header.
+///
+/// # Safety
+/// The arguments are as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn onepool_batch_restore(batch: Handle, path: Text, tokens: Out<usize>) -> Status {
+    guard(|| {
+        let place = tokens.place("tokens")?;
+        let path = path.required("path")?;
+        let object = batch_of(batch)?;
+        place.set(object.ask(move |batcher| batcher.restore(path))?.map_err(failed)?);
         Ok(())
     })
 }

@@ -4,12 +4,15 @@ use std::ffi::c_void;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use onepool::generate::{GenerateError, Generator, ModelFolder, SampleOn, Sampling};
+use onepool::generate::{
+    GenerateError, Generator, ModelFolder, PageCounts, PageOptions, PagePool, Pages, SampleOn, Sampling,
+};
 use onepool::session::{Session, SessionBuilder};
 use onepool_core::error::chain;
 
 use crate::arg::{In, Out, Room, Structure, Text, null, unknown};
 use crate::handle::{Handle, Object, free, publish};
+use crate::region::RegionObject;
 use crate::session::with_options;
 use crate::status::{Failure, Status, guard};
 use crate::text::{GeneratedC, Request, TextCallback, TextOptions, prompt_of, teller};
@@ -41,10 +44,47 @@ pub struct GeneratorOptions {
     pub sample_on: u32,
     /// Zero.
     pub reserved: u32,
+    /// Pages of the cache; 0 for as many as are needed.
+    pub pages: usize,
+    /// Tokens of a page; 0 for the graph's, else 16.
+    pub page_tokens: usize,
+    /// The caller's memory for the pages.
+    pub page_memory: Handle,
+    /// The generator whose pages it has too.
+    pub pages_of: Handle,
 }
 
-// SAFETY: `repr(C)`, begins with its size, holds numbers and a pointer that may be anything.
+// SAFETY: `repr(C)`, begins with its size, holds numbers, handles and a pointer that may be anything.
 unsafe impl Structure for GeneratorOptions {}
+
+/// `onepool_page_counts`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PageCountsC {
+    /// Size of the structure.
+    pub struct_size: usize,
+    /// Tokens of a page.
+    pub page_tokens: usize,
+    /// Pages that there are.
+    pub pages: usize,
+    /// With nothing in them.
+    pub free: usize,
+    /// Of texts.
+    pub used: usize,
+    /// Those of them that several texts have.
+    pub shared: usize,
+    /// Kept for prompts that begin alike.
+    pub cached: usize,
+    /// Copied before a write.
+    pub copied: u64,
+    /// Cached ones that were given up.
+    pub evicted: u64,
+    /// What a region for as many pages has.
+    pub region_bytes: usize,
+}
+
+// SAFETY: as above, of numbers.
+unsafe impl Structure for PageCountsC {}
 
 /// What an `onepool_generator` stands for.
 #[derive(Debug)]
@@ -52,6 +92,7 @@ pub(crate) struct GeneratorObject {
     pub(crate) generator: Arc<Mutex<Generator>>,
     pub(crate) sampling: Sampling,
     context: usize,
+    pages: Option<PagePool>,
 }
 
 impl Object for GeneratorObject {
@@ -117,6 +158,7 @@ struct Opening {
     sample_on: SampleOn,
     /// Its path, and the most tokens that it guesses at once.
     draft: Option<(String, usize)>,
+    pages: Option<Pages>,
 }
 
 impl Opening {
@@ -137,8 +179,36 @@ impl Opening {
             context: (given.context > 0).then_some(given.context),
             sample_on: *sample_on,
             draft: draft.map(|path| (path, most)),
+            pages: pages_of(&given)?,
         })
     }
+}
+
+/// The pages that are asked for.
+fn pages_of(given: &GeneratorOptions) -> Result<Option<Pages>, Failure> {
+    let one_of = |name: &'static str| Failure::argument(name, "is given, and `options.pages` is 0");
+    if !given.pages_of.is_null() {
+        if given.pages > 0 || given.page_tokens > 0 || !given.page_memory.is_null() {
+            let problem = "is given, and pages of its own are too";
+            return Err(Failure::argument("options.pages_of", problem));
+        }
+        let object = given.pages_of.get::<GeneratorObject>("options.pages_of")?;
+        let problem = || Failure::argument("options.pages_of", "has no pages");
+        return Ok(Some(Pages::Of(object.pages.clone().ok_or_else(problem)?)));
+    }
+    if given.pages == 0 {
+        return match (given.page_tokens, given.page_memory.is_null()) {
+            (0, true) => Ok(None),
+            (0, false) => Err(one_of("options.page_memory")),
+            _ => Err(one_of("options.page_tokens")),
+        };
+    }
+    let region = match given.page_memory.is_null() {
+        true => None,
+        false => Some(Arc::clone(&given.page_memory.get::<RegionObject>("options.page_memory")?.region)),
+    };
+    let rows = (given.page_tokens > 0).then_some(given.page_tokens);
+    Ok(Some(Pages::New(PageOptions { pages: given.pages, rows, region })))
 }
 
 /// `onepool_generator_open` of the header.
@@ -160,7 +230,10 @@ pub unsafe extern "C" fn onepool_generator_open(
             let made = Generator::open(folder, context, |builder, _: &Path| built(builder, session));
             made.map_err(OpenError::failure)
         };
-        let folder = ModelFolder::open(path).map_err(failed)?.sample_on(opening.sample_on);
+        let mut folder = ModelFolder::open(path).map_err(failed)?.sample_on(opening.sample_on);
+        if let Some(pages) = opening.pages {
+            folder = folder.in_pages(pages);
+        }
         let sampling = folder.sampling();
         let mut generator = open(folder, opening.context)?;
         let context = generator.context();
@@ -172,7 +245,9 @@ pub unsafe extern "C" fn onepool_generator_open(
             };
             generator = draft().map_err(|failure| failure.of("options.draft"))?;
         }
-        publish(GeneratorObject { generator: Arc::new(Mutex::new(generator)), sampling, context }, place);
+        let pages = generator.pages().cloned();
+        let generator = Arc::new(Mutex::new(generator));
+        publish(GeneratorObject { generator, sampling, context, pages }, place);
         Ok(())
     })
 }
@@ -192,6 +267,54 @@ pub unsafe extern "C" fn onepool_generator_context(generator: Handle, tokens: Ou
     guard(|| {
         let place = tokens.place("tokens")?;
         place.set(generator.get::<GeneratorObject>("generator")?.context);
+        Ok(())
+    })
+}
+
+impl GeneratorObject {
+    fn pages(&self) -> Result<&PagePool, Failure> {
+        let problem = "has no pages: its graph has no PagedAttention";
+        self.pages.as_ref().ok_or_else(|| Failure::argument("generator", problem))
+    }
+}
+
+/// `onepool_generator_page_counts` of the header.
+///
+/// # Safety
+/// The arguments are as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn onepool_generator_page_counts(
+    generator: Handle,
+    counts: Out<PageCountsC>,
+) -> Status {
+    guard(|| {
+        let (place, struct_size) = counts.room("counts")?;
+        let object = generator.get::<GeneratorObject>("generator")?;
+        let pool = object.pages()?;
+        let PageCounts { pages, free, used, shared, cached, copied, evicted } = pool.counts();
+        let (page_tokens, region_bytes) = (pool.page_tokens(), pool.bytes_in_region());
+        let all = PageCountsC {
+            struct_size,
+            page_tokens,
+            pages,
+            free,
+            used,
+            shared,
+            cached,
+            copied,
+            evicted,
+            region_bytes,
+        };
+        place.set(all);
+        Ok(())
+    })
+}
+
+/// `onepool_generator_clear_pages` of the header.
+#[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
+pub extern "C" fn onepool_generator_clear_pages(generator: Handle) -> Status {
+    guard(|| {
+        generator.get::<GeneratorObject>("generator")?.pages()?.clear_cached();
         Ok(())
     })
 }

@@ -230,24 +230,36 @@ impl Request {
     /// Of what the caller gave; settings that are not given are the `model`'s.
     pub(crate) fn of(opts: In<TextOptions>, model: Sampling) -> Result<Self, Failure> {
         let opts = opts.required("options")?;
-        let prompt = prompt_of(&opts)?;
+        Ok(Request { prompt: prompt_of(&opts)?, options: Self::settings(&opts, model)? })
+    }
+
+    /// The options of a text that goes on from another one, which is its prompt.
+    pub(crate) fn fork(opts: In<TextOptions>, model: Sampling) -> Result<GenerateOptions, Failure> {
+        let opts = opts.required("options")?;
+        let counts = [opts.message_count, opts.token_count, opts.features_rank];
+        if opts.text.optional("options.text")?.is_some() || counts.iter().any(|count| *count > 0) {
+            return Err(Failure::argument("options", "has a prompt: the text goes on from the other one"));
+        }
+        Self::settings(&opts, model)
+    }
+
+    fn settings(opts: &TextOptions, model: Sampling) -> Result<GenerateOptions, Failure> {
         let stop = opts.stop.values(opts.stop_count, MOST, "options.stop")?.into_iter().enumerate();
         let stop = stop.map(|(i, text)| text.required(&format!("options.stop[{i}]")));
         let stop = stop.collect::<Result<Vec<_>, _>>()?;
         if opts.reserved != 0 {
             return Err(unknown("options.reserved", opts.reserved));
         }
-        let options = GenerateOptions {
+        Ok(GenerateOptions {
             max_tokens: (opts.max_tokens > 0).then_some(opts.max_tokens),
-            sampling: sampling(&opts, model)?,
+            sampling: sampling(opts, model)?,
             stop,
             ignore_end: flag(opts.ignore_end, "options.ignore_end")?,
-            grammar: grammar(&opts)?,
+            grammar: grammar(opts)?,
             lookup: opts.lookup,
             reuse: flag(opts.reuse, "options.reuse")?,
             cancel: token(opts.cancel, "options.cancel")?,
-        };
-        Ok(Request { prompt, options })
+        })
     }
 }
 

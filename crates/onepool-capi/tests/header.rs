@@ -13,7 +13,7 @@ use onepool::dlpack::{DlTensor, ManagedTensor};
 use onepool_capi::batch::{BatchCountsC, BatchOptionsC};
 use onepool_capi::embed::VectorOptions;
 use onepool_capi::frame::{CHANNELS, FILTERS, FORMATS, Frame, LAYOUTS, MATRICES, RANGES};
-use onepool_capi::generate::{GeneratorOptions, SAMPLE_ON};
+use onepool_capi::generate::{GeneratorOptions, PageCountsC, SAMPLE_ON};
 use onepool_capi::run::FOREVER;
 use onepool_capi::status::Status;
 use onepool_capi::text::{ChatMessage, FINISHES, GRAMMARS, GeneratedC, TextOptions};
@@ -62,7 +62,7 @@ fn functions_of_the_header_are_the_symbols_of_the_library() {
     let symbols: BTreeSet<&str> = symbols.filter(|name| !name.starts_with("llg_")).collect();
     assert_eq!(declared, symbols, "the header's and the library's");
     // Each of them is given bad input, and each is said to be by its documentation.
-    let programs = ["bad_input.c", "batch.c", "generate.c"]
+    let programs = ["bad_input.c", "batch.c", "generate.c", "pages.c"]
         .map(|name| fs::read_to_string(folder().join("tests/c").join(name)).unwrap());
     let untested: Vec<_> = declared
         .iter()
@@ -193,7 +193,25 @@ fn structures_and_numbers_are_those_of_rust() {
         draft,
         draft_tokens,
         sample_on,
-        reserved
+        reserved,
+        pages,
+        page_tokens,
+        page_memory,
+        pages_of
+    );
+    structure!(
+        PageCountsC,
+        "onepool_page_counts",
+        struct_size,
+        page_tokens,
+        pages,
+        free,
+        used,
+        shared,
+        cached,
+        copied,
+        evicted,
+        region_bytes
     );
     structure!(BatchOptionsC, "onepool_batch_options", struct_size, texts, step_tokens);
     structure!(
@@ -284,7 +302,7 @@ fn structures_and_numbers_are_those_of_rust() {
         words(&header, "ONEPOOL_").into_iter().filter(ours).map(str::to_owned).collect();
     assert_eq!(all, named);
     let sizes = header.matches("size_t struct_size;").count();
-    assert_eq!(sizes, 14, "a structure of the header is not compared");
+    assert_eq!(sizes, 15, "a structure of the header is not compared");
 }
 
 #[test]

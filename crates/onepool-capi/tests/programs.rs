@@ -94,6 +94,13 @@ fn texts_that_come_and_go_are_those_made_one_by_one() {
     program_on(&llm(), "batch.c", "clang", CFLAGS, false);
 }
 
+#[test]
+fn pages_are_shared_forked_and_kept_in_files() {
+    let model = llm().with_file_name("paged");
+    program_on(&model, "pages.c", "gcc", CFLAGS, true);
+    program_on(&model, "pages.c", "clang", CFLAGS, false);
+}
+
 /// Bytes in no order, as the programs make them.
 fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
     (0..bytes as u64).map(|i| ((i + seed).wrapping_mul(2_654_435_761) >> 7) as u8).collect()

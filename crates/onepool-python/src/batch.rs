@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::mem::take;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onepool::generate::{BatchThread, Batcher, GenerateError, Generated, Sampling, TextId};
+use onepool::generate::{BatchThread, Batcher, GenerateError, Generated, OwnedPrompt, Sampling, TextId};
 use onepool::session::CancelToken;
 use onepool_core::sync::lock;
 use pyo3::prelude::*;
@@ -104,6 +105,40 @@ impl Batch {
     }
 }
 
+/// What a text goes on from.
+enum Begin {
+    Prompt(OwnedPrompt),
+    Text(TextId),
+}
+
+impl Batch {
+    fn added(
+        &self,
+        py: Python<'_>,
+        from: Begin,
+        on_piece: Option<Py<PyAny>>,
+        settings: Settings,
+    ) -> PyResult<u64> {
+        let text = Text { token: CancelToken::new(), piece: Arc::default(), on_piece };
+        let options = settings.options(py, self.sampling, text.token.clone())?;
+        let (piece, texts) = (Arc::clone(&text.piece), Arc::clone(&self.texts));
+        let told = move |part: &str| {
+            lock(&piece).push_str(part);
+            ControlFlow::Continue(())
+        };
+        let added = self.ask(py, move |batcher| {
+            let id = match from {
+                Begin::Prompt(prompt) => batcher.add(prompt.prompt(), options, told)?.0,
+                Begin::Text(of) => batcher.fork(of, options, told)?.0,
+            };
+            // It is there before a step of another thread.
+            lock(&texts).insert(id, text);
+            Ok::<_, GenerateError>(id)
+        });
+        added?.map_err(|e| failed(py, e))
+    }
+}
+
 fn stopped(py: Python<'_>) -> PyErr {
     Class::Error.says(py, "the thread of the batch stopped without a result")
 }
@@ -118,21 +153,28 @@ impl Batch {
         on_piece: Option<Py<PyAny>>,
         settings: Settings,
     ) -> PyResult<u64> {
-        let given = prompt_of(prompt)?;
-        let text = Text { token: CancelToken::new(), piece: Arc::default(), on_piece };
-        let options = settings.options(py, self.sampling, text.token.clone())?;
-        let (piece, texts) = (Arc::clone(&text.piece), Arc::clone(&self.texts));
-        let told = move |part: &str| {
-            lock(&piece).push_str(part);
-            ControlFlow::Continue(())
-        };
-        let added = self.ask(py, move |batcher| {
-            let id = batcher.add(given.prompt(), options, told)?.0;
-            // It is there before a step of another thread.
-            lock(&texts).insert(id, text);
-            Ok::<_, GenerateError>(id)
-        });
-        added?.map_err(|e| failed(py, e))
+        self.added(py, Begin::Prompt(prompt_of(prompt)?), on_piece, settings)
+    }
+
+    /// Adds a text that goes on from where another is now; gives its number.
+    fn fork(
+        &self,
+        py: Python<'_>,
+        text: u64,
+        on_piece: Option<Py<PyAny>>,
+        settings: Settings,
+    ) -> PyResult<u64> {
+        self.added(py, Begin::Text(TextId(text)), on_piece, settings)
+    }
+
+    /// Writes what the cache has of a text to a file.
+    fn save(&self, py: Python<'_>, text: u64, path: PathBuf) -> PyResult<()> {
+        self.ask(py, move |batcher| batcher.save(TextId(text), path))?.map_err(|e| failed(py, e))
+    }
+
+    /// Reads such a file into pages; gives the number of its tokens that these have.
+    fn restore(&self, py: Python<'_>, path: PathBuf) -> PyResult<usize> {
+        self.ask(py, move |batcher| batcher.restore(path))?.map_err(|e| failed(py, e))
     }
 
     /// Runs a step: who is to be told what, and the texts that have ended.

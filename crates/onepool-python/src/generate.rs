@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use onepool::backend::ContextDesc;
 use onepool::generate::{
-    BatchOptions, BatchThread, GenerateError, GenerateOptions, Generated, ModelFolder, OwnedPrompt, SampleOn,
-    Sampling,
+    BatchOptions, BatchThread, GenerateError, GenerateOptions, Generated, ModelFolder, OwnedPrompt,
+    PageCounts, PageOptions, PagePool, Pages, SampleOn, Sampling,
 };
 use onepool::session::{CancelToken, Session, SessionBuilder};
 use onepool_core::sync::lock;
@@ -37,13 +37,21 @@ pub(crate) struct Generator {
     cache_bytes: Option<u64>,
     remarks: Vec<String>,
     devices: Vec<String>,
+    pages: Option<PagePool>,
 }
+
+/// Pages that are asked for and their tokens, and the generator whose pages they are.
+type GivenPages<'py> = (Option<usize>, Option<usize>, Option<Bound<'py, Generator>>);
+
+/// How the pages of a cache are used: tokens of a page; pages, free, used, shared and cached ones; copied and evicted ones
+/// so far.
+type PageRow = (usize, usize, usize, usize, usize, usize, u64, u64);
 
 #[pymethods]
 impl Generator {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "they are keywords of one call")]
-    #[pyo3(signature = (path, devices, context, draft, sample_on, threads, cache_dir))]
+    #[pyo3(signature = (path, devices, context, draft, sample_on, pages, threads, cache_dir))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -51,10 +59,12 @@ impl Generator {
         context: Option<usize>,
         draft: Option<(PathBuf, usize)>,
         sample_on: &str,
+        pages: GivenPages<'_>,
         threads: usize,
         cache_dir: Option<PathBuf>,
     ) -> PyResult<Self> {
         let sample_on = sampled_on(py, sample_on)?;
+        let pages = pages_of(py, pages)?;
         let desc = ContextDesc { threads, cache_dir, ..ContextDesc::default() };
         let open = |folder: ModelFolder, context| {
             onepool::generate::Generator::open(folder, context, |builder, _: &Path| {
@@ -62,7 +72,10 @@ impl Generator {
             })
         };
         let open_all = || {
-            let folder = ModelFolder::open(path)?.sample_on(sample_on);
+            let mut folder = ModelFolder::open(path)?.sample_on(sample_on);
+            if let Some(pages) = pages {
+                folder = folder.in_pages(pages);
+            }
             let sampling = folder.sampling();
             let generator = open(folder, context)?;
             let Some((draft, most)) = draft else { return Ok((generator, sampling)) };
@@ -77,6 +90,7 @@ impl Generator {
             context: generator.context(),
             cache_bytes: generator.cache_bytes(),
             remarks: generator.remarks(),
+            pages: generator.pages().cloned(),
             devices: generator.session().devices().map(|info| info.name.clone()).collect(),
             generator: Arc::new(Mutex::new(generator)),
         })
@@ -100,6 +114,19 @@ impl Generator {
     #[getter]
     fn devices(&self) -> Vec<String> {
         self.devices.clone()
+    }
+
+    fn page_counts(&self) -> Option<PageRow> {
+        let pool = self.pages.as_ref()?;
+        let PageCounts { pages, free, used, shared, cached, copied, evicted } = pool.counts();
+        Some((pool.page_tokens(), pages, free, used, shared, cached, copied, evicted))
+    }
+
+    /// Gives up all cached pages.
+    fn clear_pages(&self, py: Python<'_>) -> PyResult<()> {
+        let pool = self.pages.as_ref().ok_or_else(|| no_pages(py, ""))?;
+        pool.clear_cached();
+        Ok(())
     }
 
     /// The tokens of a prompt.
@@ -164,6 +191,28 @@ impl Generator {
     ) -> PyResult<R> {
         self.idle(py)?;
         py.detach(|| work(&mut lock(&self.generator))).map_err(|e| failed(py, e))
+    }
+}
+
+fn no_pages(py: Python<'_>, name: &str) -> PyErr {
+    let message = format!("{name}the generator's cache is not in pages: its graph has no PagedAttention");
+    Class::Argument.says(py, message)
+}
+
+/// The pages that are asked for.
+fn pages_of(py: Python<'_>, (pages, rows, of): GivenPages<'_>) -> PyResult<Option<Pages>> {
+    match (pages, rows, of) {
+        (None, None, Some(of)) => {
+            let pool = of.get().pages.clone().ok_or_else(|| no_pages(py, "pages_of: "))?;
+            Ok(Some(Pages::Of(pool)))
+        }
+        (Some(pages), rows, None) => Ok(Some(Pages::New(PageOptions { rows, ..PageOptions::new(pages) }))),
+        (None, None, None) => Ok(None),
+        (None, Some(_), None) => Err(Class::Argument.says(py, "page_tokens: it needs pages")),
+        (.., Some(_)) => {
+            let message = "pages_of: pages and page_tokens are the other generator's";
+            Err(Class::Argument.says(py, message))
+        }
     }
 }
 

@@ -245,6 +245,46 @@ void test(const std::string &program, const std::string &model, const std::strin
     }
     CHECK(generator.generate("Hello", again).text == made.text);
 
+    // A cache in pages, in memory of the program's, which a second generator has too.
+    {
+        const std::string paged = folder + "/../paged";
+        onepool::GeneratorOptions in_pages;
+        in_pages.pages = 32;
+        in_pages.page_tokens = 4;
+        const onepool::Region place(onepool::Generator(paged, plain, in_pages).page_counts().region_bytes);
+        in_pages.page_memory = &place;
+        onepool::Generator first(paged, plain, in_pages);
+        onepool::GeneratorOptions same;
+        same.pages_of = &first;
+        onepool::Generator second(paged, plain, same);
+        std::map<std::uint64_t, onepool::Generated> all;
+        {
+            onepool::Batch batch(first);
+            std::size_t before = 0;
+            const auto number = batch.add("Hello", again, [&](const std::string &piece) { return before += piece.size(), true; });
+            batch.step();
+            batch.step();
+            batch.save(number, file_of);
+            const std::size_t begun = before;
+            const auto fork = batch.fork(number, again);
+            CHECK(first.page_counts().used > 0);
+            CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] { batch.fork(77, again); }));
+            CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] { batch.save(77, file_of); }));
+            while (!batch.idle()) {
+                for (auto &over : batch.step()) {
+                    all.insert(std::move(over));
+                }
+            }
+            const std::string rest = all[number].text.substr(begun);
+            CHECK(all.size() == 2 && begun > 0 && !rest.empty() && all[fork].text.compare(0, rest.size(), rest) == 0);
+        }
+        first.clear_pages();
+        onepool::Batch batch(second);
+        CHECK(batch.restore(file_of) >= 4 && first.page_counts().cached > 0);
+        CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] { generator.clear_pages(); }));
+        CHECK(std::remove(file_of.c_str()) == 0);
+    }
+
     // Vectors of texts.
     onepool::Embedder first(folder + "/../../tiny_seq2seq/vectors", plain);
     const onepool::Embedder embedder = std::move(first);
