@@ -27,6 +27,14 @@ fn half(bytes: Option<&[u8; 16]>) -> __m128i {
     pulp::cast!(bytes.copied().unwrap_or_default())
 }
 
+impl Avx2 {
+    #[inline(always)]
+    fn widen(self, bits: [u16; 8]) -> __m256 {
+        // SAFETY: an `Avx2` is made by `try_new` alone, which finds `avx` and `f16c`; there is no memory access.
+        unsafe { _mm256_cvtph_ps(pulp::cast!(bits)) }
+    }
+}
+
 /// Bytes of a line of the caches.
 const LINE: usize = 64;
 
@@ -112,6 +120,7 @@ impl RowDot for Avx2 {
     const SUMS: usize = 8;
     const HIGHEST: usize = 4;
     const BYTE_MIDDLE: u8 = 128;
+    const STREAMS: usize = 1;
     type Bytes = __m256i;
     type Sums = __m256i;
     type Reals = __m256;
@@ -162,8 +171,7 @@ impl RowDot for Avx2 {
 
     #[inline(always)]
     fn halves(self, bits: [u16; 8]) -> [f32; 8] {
-        // SAFETY: an `Avx2` is made by `try_new` alone, which finds `avx` and `f16c`; there is no memory access.
-        pulp::cast!(unsafe { _mm256_cvtph_ps(pulp::cast!(bits)) })
+        pulp::cast!(self.widen(bits))
     }
 
     #[inline(always)]
@@ -287,6 +295,14 @@ impl RowDot for Avx2 {
     }
 
     #[inline(always)]
+    fn small_fours(self, [a, b, c, d]: [__m256i; 4]) -> __m256i {
+        // Sums of two fit 16 bits as well: a pack and a product with ones take fewer steps than `vphaddd`.
+        let ones = self.avx._mm256_set1_epi16(1);
+        let pairs = |a, b| self.avx2._mm256_madd_epi16(self.avx2._mm256_packs_epi32(a, b), ones);
+        pairs(pairs(a, b), pairs(c, d))
+    }
+
+    #[inline(always)]
     fn reals(self, from: &[f32]) -> __m256 {
         pulp::cast!(filled::<f32, 8>(from))
     }
@@ -306,6 +322,11 @@ impl RowDot for Avx2 {
     #[inline(always)]
     fn pick(self, from: &[f32], places: __m256i) -> __m256 {
         self.avx2._mm256_permutevar8x32_ps(self.reals(from), places)
+    }
+
+    #[inline(always)]
+    fn pick_halves(self, from: &[u16], places: __m256i) -> __m256 {
+        self.avx2._mm256_permutevar8x32_ps(self.widen(filled(from)), places)
     }
 
     #[inline(always)]

@@ -89,6 +89,9 @@ pub(crate) trait RowDot: Copy {
     const HIGHEST: usize;
     /// What is taken away from unsigned bytes before they are multiplied: 128 where signed ones are multiplied faster.
     const BYTE_MIDDLE: u8 = 0;
+    /// Places in memory that a thread reads columns from in turn: an Intel core gets less of one alone than memory can give,
+    /// a core of AMD the most.
+    const STREAMS: usize = 4;
 
     /// Asks for what is `after` bytes after each of `bytes`, whatever is there: it is read soon.
     #[inline(always)]
@@ -230,6 +233,12 @@ pub(crate) trait RowDot: Copy {
     /// Of four vectors the sums of four neighbours each, in the order of [`first_of_four`].
     fn fours(self, vectors: [Self::Sums; 4]) -> Self::Sums;
 
+    /// As [`RowDot::fours`], of sums whose absolute values are less than 2^14.
+    #[inline(always)]
+    fn small_fours(self, vectors: [Self::Sums; 4]) -> Self::Sums {
+        self.fours(vectors)
+    }
+
     /// Numbers; zeros where `from` has fewer.
     fn reals(self, from: &[f32]) -> Self::Reals;
 
@@ -242,6 +251,13 @@ pub(crate) trait RowDot: Copy {
     /// Number `places[i]` of `from` for sum `i`, where all places are less than [`RowDot::SUMS`]; zeros where `from` has
     /// fewer.
     fn pick(self, from: &[f32], places: Self::Sums) -> Self::Reals;
+
+    /// As [`RowDot::pick`], of the `float16` numbers with the bits `from`.
+    #[inline(always)]
+    fn pick_halves(self, from: &[u16], places: Self::Sums) -> Self::Reals {
+        let wide = filled::<u16, 16>(from).map(simd::widen_half);
+        self.pick(&wide, places)
+    }
 
     /// `total + sums * (a * b)`.
     fn add_scaled(self, total: Self::Reals, sums: Self::Sums, a: Self::Reals, b: Self::Reals) -> Self::Reals;

@@ -345,18 +345,25 @@ fn two_vectors_of_the_largest_codes_are_summed_exactly() {
 
 #[test]
 fn four_vectors_become_one_of_their_sums() {
-    struct Fours;
+    /// Whether the sums are the largest that `small_fours` takes, and whether that is asked.
+    struct Fours(bool, bool);
     impl WithDot for Fours {
         type Output = ();
         #[inline(always)]
         fn with<D: Dot>(self, dot: D) {
-            let numbers: Vec<i32> = (0..4 * D::SUMS as i32).map(|i| i * i - 70).collect();
+            let Fours(largest, small) = self;
+            let number = |i: i32| match largest {
+                true => [16383, 16383, -16383][i as usize / 8 % 3] - 5,
+                false => i * i - 70,
+            };
+            let numbers: Vec<i32> = (0..4 * D::SUMS as i32).map(number).collect();
             let mut vectors = [dot.sums(&[]); 4];
             for (to, from) in vectors.iter_mut().zip(numbers.chunks(D::SUMS)) {
                 *to = dot.plus(dot.sums(from), dot.sums(&[5]));
             }
             let scales: Vec<f32> = (0..D::SUMS).map(|i| (i + 1) as f32).collect();
-            let fours = dot.fours(vectors);
+            let halves: Vec<u16> = scales.iter().map(|scale| half::f16::from_f32(*scale).to_bits()).collect();
+            let fours = if small { dot.small_fours(vectors) } else { dot.fours(vectors) };
             // One sum at a time: the others are multiplied by zero.
             for i in 0..D::SUMS {
                 let (from, five) = (i % 4 * D::SUMS + (i - i % 4), if i < 4 { 5 } else { 0 });
@@ -365,13 +372,18 @@ fn four_vectors_become_one_of_their_sums() {
                 places[i] = (D::SUMS - 1 - i) as i32;
                 let mut own = vec![0.0; D::SUMS];
                 own[i] = 1.0;
-                let picked = dot.pick(&scales, dot.sums(&places));
-                let total = dot.add_scaled(dot.reals(&[]), fours, picked, dot.reals(&own));
-                assert_eq!(dot.total(total), (want * (D::SUMS - i) as i32) as f32, "sum {i}");
+                let places = dot.sums(&places);
+                for picked in [dot.pick(&scales, places), dot.pick_halves(&halves, places)] {
+                    let total = dot.add_scaled(dot.reals(&[]), fours, picked, dot.reals(&own));
+                    let want = (want * (D::SUMS - i) as i32) as f32;
+                    assert_eq!(dot.total(total), want, "sum {i}, small: {small}");
+                }
             }
         }
     }
-    Unit::all().for_each(|unit| unit.run(Fours));
+    for (largest, small) in [(false, false), (false, true), (true, false), (true, true)] {
+        Unit::all().for_each(|unit| unit.run(Fours(largest, small)));
+    }
 }
 
 #[test]

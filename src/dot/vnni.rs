@@ -220,6 +220,12 @@ impl RowDot for Vnni {
     }
 
     #[inline(always)]
+    fn pick_halves(self, from: &[u16], places: __m512i) -> __m512 {
+        let wide = self.avx512f._mm512_cvtph_ps(pulp::cast!(filled::<u16, 16>(from)));
+        self.avx512f._mm512_permutexvar_ps(places, wide)
+    }
+
+    #[inline(always)]
     fn add_scaled(self, total: __m512, sums: __m512i, a: __m512, b: __m512) -> __m512 {
         let scales = self.avx512f._mm512_mul_ps(a, b);
         self.avx512f._mm512_fmadd_ps(self.avx512f._mm512_cvtepi32_ps(sums), scales, total)

@@ -270,7 +270,7 @@ impl Task<'_, '_> {
         let Task { b, left, parts, bytes, bias, first, rows } = self;
         let row_bytes = b.row_bytes();
         let count = rows.first().map_or(0, |row| row.len());
-        for c in in_streams(count) {
+        for c in in_streams(count, D::STREAMS) {
             let column = bytes.get((first + c) * row_bytes..).unwrap_or_default();
             let bias = bias.and_then(|bias| bias.get(first + c)).copied().unwrap_or(0.0);
             for (left, row) in left.chunks(parts.max(1)).zip(rows.iter_mut()) {
@@ -384,7 +384,9 @@ impl<R: Copy> Sums<R> {
                 };
             });
             let at = q * D::SUMS;
-            let sums = dot.plus(dot.sums(&left.starts[at..]), dot.fours(sums));
+            // Four products of five bits are less than 2^14.
+            let sums = if L::TYPE.bits() <= 5 { dot.small_fours(sums) } else { dot.fours(sums) };
+            let sums = dot.plus(dot.sums(&left.starts[at..]), sums);
             let scales = dot.pick(&scales[at * Part::RUN / L::TYPE.group()..], places);
             self.total = dot.add_scaled(self.total, sums, scales, dot.reals(&left.scales[at..]));
         });

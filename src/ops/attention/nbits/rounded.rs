@@ -46,6 +46,39 @@ impl<'a> Numbers<'a> {
     }
 }
 
+/// A scale of either width.
+trait Scale: Copy {
+    /// It as `float32`.
+    fn wide(self) -> f32;
+
+    /// As [`RowDot::pick`](crate::dot::RowDot::pick).
+    fn pick<D: Dot>(dot: D, from: &[Self], places: D::Sums) -> D::Reals;
+}
+
+impl Scale for f32 {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn pick<D: Dot>(dot: D, from: &[f32], places: D::Sums) -> D::Reals {
+        dot.pick(from, places)
+    }
+}
+
+impl Scale for f16 {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self.to_f32()
+    }
+
+    #[inline(always)]
+    fn pick<D: Dot>(dot: D, from: &[f16], places: D::Sums) -> D::Reals {
+        dot.pick_halves(cast_slice(from), places)
+    }
+}
+
 /// Few rows of A in the order in which codes lie in vectors.
 #[derive(Debug)]
 struct Rounded {
@@ -80,6 +113,17 @@ struct Part<'a> {
     values: &'a [u8],
     starts: &'a [i32],
     scales: &'a [f32],
+}
+
+impl<'a> Part<'a> {
+    /// Parts of `lanes` sums and as many vectors of values as `bytes` have.
+    #[inline(always)]
+    fn each(self, lanes: usize, bytes: usize) -> impl Iterator<Item = Part<'a>> {
+        let Part { values, starts, scales } = self;
+        let values = values.chunks_exact(bytes);
+        let each = values.zip(starts.chunks_exact(lanes)).zip(scales.chunks_exact(lanes));
+        each.map(|((values, starts), scales)| Part { values, starts, scales })
+    }
 }
 
 impl Rounded {
@@ -136,15 +180,14 @@ impl Rounded {
 
     /// Of a row the values of each four vectors, and the starts and scales of four sums together.
     #[inline(always)]
-    fn fours(&self, row: usize, lanes: usize, parts: usize) -> impl Iterator<Item = Part<'_>> {
+    fn fours(&self, row: usize, lanes: usize, parts: usize) -> Part<'_> {
         let fours = self.vectors / 4 * lanes;
         let of = row * fours..(row + 1) * fours;
-        let starts = self.four_starts.get(of.clone()).unwrap_or_default().chunks_exact(lanes);
-        let scales = self.four_scales.get(of).unwrap_or_default().chunks_exact(lanes);
+        let starts = self.four_starts.get(of.clone()).unwrap_or_default();
+        let scales = self.four_scales.get(of).unwrap_or_default();
         let values = self.vectors * lanes * 4 * parts;
         let values = self.values.get(row * values..(row + 1) * values).unwrap_or_default();
-        let values = values.chunks_exact(16 * lanes * parts);
-        values.zip(starts).zip(scales).map(|((values, starts), scales)| Part { values, starts, scales })
+        Part { values, starts, scales }
     }
 
     /// Of a row the values, the starts and the scales of each vector.
@@ -152,11 +195,10 @@ impl Rounded {
     fn vectors(&self, row: usize, lanes: usize, parts: usize) -> impl Iterator<Item = Part<'_>> {
         let sums = self.vectors * lanes;
         let of = row * sums..(row + 1) * sums;
-        let starts = self.starts.get(of.clone()).unwrap_or_default().chunks_exact(lanes);
-        let scales = self.scales.get(of.clone()).unwrap_or_default().chunks_exact(lanes);
-        let of = of.start * 4 * parts..of.end * 4 * parts;
-        let values = self.values.get(of).unwrap_or_default().chunks_exact(lanes * 4 * parts);
-        values.zip(starts).zip(scales).map(|((values, starts), scales)| Part { values, starts, scales })
+        let starts = self.starts.get(of.clone()).unwrap_or_default();
+        let scales = self.scales.get(of.clone()).unwrap_or_default();
+        let values = self.values.get(of.start * 4 * parts..of.end * 4 * parts).unwrap_or_default();
+        Part { values, starts, scales }.each(lanes, lanes * 4 * parts)
     }
 }
 
@@ -317,30 +359,38 @@ impl WithDot for Task<'_, '_, '_> {
 
     #[inline(always)]
     fn with<D: Dot>(self, dot: D) {
-        match self.sizes.op.bits {
-            2 => self.run::<D, 2>(dot),
-            4 => self.run::<D, 4>(dot),
-            _ => self.run::<D, 8>(dot),
+        match self.weights.scales {
+            Numbers::F32(scales) => self.scaled(dot, scales),
+            Numbers::F16(scales) => self.scaled(dot, scales),
         }
     }
 }
 
 impl Task<'_, '_, '_> {
     #[inline(always)]
-    fn run<D: Dot, const BITS: u32>(self, dot: D) {
+    fn scaled<D: Dot, S: Scale>(self, dot: D, scales: &[S]) {
+        match self.sizes.op.bits {
+            2 => self.run::<D, S, 2>(dot, scales),
+            4 => self.run::<D, S, 4>(dot, scales),
+            _ => self.run::<D, S, 8>(dot, scales),
+        }
+    }
+
+    #[inline(always)]
+    fn run<D: Dot, S: Scale, const BITS: u32>(self, dot: D, scales: &[S]) {
         let Task { sizes, left, weights, bias, row, first, rows } = self;
         let op = sizes.op;
         let (bytes, blocks) = (op.bytes(), op.blocks());
         let count = rows.first().map_or(0, |row| row.len());
-        let shift = (op.block * op.bits / 32).trailing_zeros();
-        let (mut wide, mut zeros) = (Vec::new(), Vec::new());
-        for at in in_streams(count.div_ceil(STRIP)).map(|strip| strip * STRIP) {
+        let grid = Places::of(dot, op, left);
+        let mut zeros = Vec::new();
+        for at in in_streams(count.div_ceil(STRIP), D::STREAMS).map(|strip| strip * STRIP) {
             let (column, n) = (first + at, STRIP.min(count - at));
-            let scales = weights.scales.lines(column, n, blocks, &mut wide);
+            let scales = scales.get(column * blocks..).unwrap_or(&[]);
             let codes = weights.codes.get(column * bytes..).unwrap_or(&[]);
-            let columns = Lines { codes, bytes, blocks, scales, shift };
+            let columns = Lines { codes, bytes, blocks, scales };
             weights.zeros::<BITS>(op, column, n, &mut zeros);
-            zeros.iter_mut().zip(scales).for_each(|(zero, scale)| *zero *= scale);
+            zeros.iter_mut().zip(scales).for_each(|(zero, scale)| *zero *= scale.wide());
             for c in 0..n {
                 let zeros = zeros.get(c * blocks..).and_then(|zeros| zeros.get(..blocks));
                 let bias = bias.and_then(|bias| bias.get(column + c)).copied().unwrap_or(0.0);
@@ -348,7 +398,7 @@ impl Task<'_, '_, '_> {
                     let sums = left.sums.get((row + r) * blocks..).unwrap_or(&[]);
                     let taken = zeros.map_or(0.0, |zeros| products(zeros, sums));
                     if let Some(y) = y.get_mut(at + c) {
-                        *y = bias - taken + columns.line::<D, BITS>(dot, left, row + r, c);
+                        *y = bias - taken + columns.line::<D, BITS>(dot, grid, (left, row + r), c);
                     }
                 }
             }
@@ -396,34 +446,56 @@ fn products(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
 }
 
+/// Where the scales of four sums together are among those of a column.
+#[derive(Clone, Copy)]
+struct Places<D: Dot> {
+    /// The logarithm of the number of sums that have one scale.
+    shift: u32,
+    /// Of each sum of four vectors, from the first scale of these on.
+    each: D::Sums,
+    /// The same of the last four vectors: what is after the column is multiplied by zeros, codes of the next one, but not
+    /// its scales, which may be infinite.
+    last: D::Sums,
+}
+
+impl<D: Dot> Places<D> {
+    #[inline(always)]
+    fn of(dot: D, op: MatMulNBits, left: &Rounded) -> Self {
+        let shift = (op.block * op.bits / 32).trailing_zeros();
+        let each: [i32; 16] = std::array::from_fn(|i| (first_of_four(i, D::SUMS) >> shift) as i32);
+        let before = (left.vectors.saturating_sub(4) * D::SUMS) >> shift;
+        let last = op.blocks().saturating_sub(before + 1) as i32;
+        let last = dot.sums(&each.map(|place| place.min(last)));
+        Places { shift, each: dot.sums(&each), last }
+    }
+}
+
 /// The codes and the scales of some columns.
-struct Lines<'a> {
+struct Lines<'a, S> {
     codes: &'a [u8],
-    scales: &'a [f32],
+    scales: &'a [S],
     /// Bytes of the codes of a column, and its scales.
     bytes: usize,
     blocks: usize,
-    /// The logarithm of the number of sums that have one scale.
-    shift: u32,
 }
 
-impl Lines<'_> {
-    /// The product of a row and a column.
+impl<S: Scale> Lines<'_, S> {
+    /// The product of row `row` of `left` and column `c`.
     #[inline(always)]
-    fn line<D: Dot, const BITS: u32>(&self, dot: D, left: &Rounded, row: usize, c: usize) -> f32 {
+    fn line<D: Dot, const BITS: u32>(
+        &self,
+        dot: D,
+        places: Places<D>,
+        (left, row): (&Rounded, usize),
+        c: usize,
+    ) -> f32 {
         let (width, parts) = (4 * D::SUMS, 8 / BITS as usize);
-        let codes = self.codes.get(c * self.bytes..).unwrap_or_default();
+        let codes = self.codes.get(c * self.bytes..).unwrap_or_default().chunks_exact(4 * width);
         let scales = self.scales.get(c * self.blocks..).unwrap_or_default();
-        // What is after the column is multiplied by zeros: codes of the next one, but not its scales, which may be infinite.
-        let last = (left.vectors.saturating_sub(4) * D::SUMS) >> self.shift;
-        let last = self.blocks.saturating_sub(last + 1);
-        let places: [i32; 16] = std::array::from_fn(|i| (first_of_four(i, D::SUMS) >> self.shift) as i32);
-        let last_places = dot.sums(&places.map(|place| place.min(last as i32)));
-        let places = dot.sums(&places);
         let mut total = dot.reals(&[]);
         let mut done = 0;
-        for (codes, part) in codes.chunks_exact(4 * width).zip(left.fours(row, D::SUMS, parts)) {
-            let at = (done * D::SUMS) >> self.shift;
+        for (codes, part) in codes.zip(left.fours(row, D::SUMS, parts).each(D::SUMS, 4 * width * parts)) {
+            let at = (done * D::SUMS) >> places.shift;
             let Some(scales) = scales.get(at..at + D::SUMS) else { break };
             dot.prefetch(codes, AHEAD);
             let mut sums = [dot.sums(&[]); 4];
@@ -432,24 +504,26 @@ impl Lines<'_> {
                 sums[v] = dot.add_codes::<BITS>(sums[v], dot.bytes(&codes[v * width..]), values);
             });
             done += 4;
-            let places = if done == left.vectors { last_places } else { places };
-            let sums = dot.plus(dot.sums(part.starts), dot.fours(sums));
-            total = dot.add_scaled(total, sums, dot.pick(scales, places), dot.reals(part.scales));
+            // Eight products of four bits are less than 2^14.
+            let sums = if BITS <= 4 { dot.small_fours(sums) } else { dot.fours(sums) };
+            let sums = dot.plus(dot.sums(part.starts), sums);
+            let places = if done == left.vectors { places.last } else { places.each };
+            total = dot.add_scaled(total, sums, S::pick(dot, scales, places), dot.reals(part.scales));
         }
         let mut sum = dot.total(total);
         if done < left.vectors {
-            sum += self.rest::<D, BITS>(dot, left, row, (c, done));
+            sum += self.rest::<D, BITS>(dot, places.shift, (left, row), (c, done));
         }
         sum
     }
 
-    /// The product from vector `begin` on.
+    /// The product from vector `begin` on; a scale is that of `1 << shift` sums.
     #[inline(always)]
     fn rest<D: Dot, const BITS: u32>(
         &self,
         dot: D,
-        left: &Rounded,
-        row: usize,
+        shift: u32,
+        (left, row): (&Rounded, usize),
         (c, begin): (usize, usize),
     ) -> f32 {
         let (width, parts) = (4 * D::SUMS, 8 / BITS as usize);
@@ -457,12 +531,13 @@ impl Lines<'_> {
         let codes = codes.and_then(|codes| codes.get(begin * width..)).unwrap_or_default();
         let scales = self.scales.get(c * self.blocks..).and_then(|scales| scales.get(..self.blocks));
         let scales = scales.unwrap_or_default();
+        let scales: Vec<f32> = scales.iter().map(|scale| scale.wide()).collect();
         let mut total = dot.reals(&[]);
         let rows = left.vectors(row, D::SUMS, parts).enumerate().skip(begin);
         for ((j, part), codes) in rows.zip(codes.chunks(width)) {
-            let scales = scales.get((j * D::SUMS) >> self.shift..).unwrap_or_default();
+            let scales = scales.get((j * D::SUMS) >> shift..).unwrap_or_default();
             let sum = dot.add_codes::<BITS>(dot.sums(part.starts), dot.bytes(codes), part.values);
-            total = dot.add_scaled(total, sum, dot.spread(scales, self.shift), dot.reals(part.scales));
+            total = dot.add_scaled(total, sum, dot.spread(scales, shift), dot.reals(part.scales));
         }
         dot.total(total)
     }

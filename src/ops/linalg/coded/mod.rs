@@ -27,19 +27,17 @@ pub(crate) const PARALLEL: usize = 400_000;
 pub(crate) const TASK: usize = 125_000;
 /// Rounded rows that one task has at least.
 pub(crate) const BAND: usize = 16;
-/// Places in memory that a thread reads columns from in turn: from one alone it gets less than memory can give.
-const STREAMS: usize = 4;
 /// How many bytes before they are multiplied codes are asked for.
 pub(crate) const AHEAD: usize = 2048;
 /// Bytes of rounded rows that are multiplied by all columns of a task before the next rows: they stay in the second
 /// cache.
 const TOGETHER: usize = 256 << 10;
 
-/// The numbers below `count` in the order in which columns are read.
+/// The numbers below `count` in the order in which columns are read, of so many places in turn.
 #[inline(always)]
-pub(crate) fn in_streams(count: usize) -> impl Iterator<Item = usize> {
-    let each = count.div_ceil(STREAMS);
-    (0..each * STREAMS).map(move |i| i % STREAMS * each + i / STREAMS).filter(move |i| *i < count)
+pub(crate) fn in_streams(count: usize, streams: usize) -> impl Iterator<Item = usize> {
+    let each = count.div_ceil(streams);
+    (0..each * streams).map(move |i| i % streams * each + i / streams).filter(move |i| *i < count)
 }
 
 /// Elements of a row of `float16` that the kernels of cooperative matrices read at a time; `k` is a multiple of it.
