@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::{FLOATS_TO_32, count};
 use crate::expr::Function;
 use crate::graph::{Tensor, TensorInfo};
@@ -11,7 +9,7 @@ use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::{self, Block, Piece, Source, word};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 // Positions of the inputs.
@@ -197,27 +195,33 @@ impl RealKernel for Run {
         check_len(4, y.len(), rows * len)?;
         check_len(5, state.len(), rows * keep)?;
         // The state and X of a row as one sequence.
-        let sequence = |r: usize| {
-            let mut all = match past {
-                Some(past) => past[r * keep..][..keep].to_vec(),
-                None => vec![T::ZERO; keep],
-            };
-            all.extend_from_slice(&x[r * len..][..len]);
-            all
-        };
-        y.par_chunks_mut(len.max(1)).enumerate().for_each(|(r, y)| {
-            let (all, c) = (sequence(r), r % channels);
-            y.fill(bias.map_or(T::ZERO, |b| b[c]));
-            for (k, w) in w[c * taps..][..taps].iter().enumerate() {
-                y.iter_mut().zip(&all[k * self.op.dilation..]).for_each(|(y, x)| *y += *w * *x);
+        let sequence = |r: usize, all: &mut Vec<T>| {
+            all.clear();
+            match past {
+                Some(past) => all.extend_from_slice(&past[r * keep..][..keep]),
+                None => all.resize(keep, T::ZERO),
             }
-            self.op.activation.apply(y);
+            all.extend_from_slice(&x[r * len..][..len]);
+        };
+        par::groups(y, len, rows * (keep + len * (taps + 1)), |first, y| {
+            let mut all = Vec::new();
+            for (r, y) in (first..).zip(y.chunks_mut(len)) {
+                sequence(r, &mut all);
+                let c = r % channels;
+                y.fill(bias.map_or(T::ZERO, |b| b[c]));
+                for (k, w) in w[c * taps..][..taps].iter().enumerate() {
+                    y.iter_mut().zip(&all[k * self.op.dilation..]).for_each(|(y, x)| *y += *w * *x);
+                }
+                self.op.activation.apply(y);
+            }
         });
-        if keep > 0 {
-            state.par_chunks_mut(keep).enumerate().for_each(|(r, state)| {
-                state.copy_from_slice(&sequence(r)[len..]);
-            });
-        }
+        par::groups(state, keep, rows * (keep + len), |first, state| {
+            let mut all = Vec::new();
+            for (r, state) in (first..).zip(state.chunks_mut(keep)) {
+                sequence(r, &mut all);
+                state.copy_from_slice(&all[len..]);
+            }
+        });
         Ok(())
     }
 }

@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::Attention;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -13,7 +11,7 @@ use crate::ops::linalg::device::{Product, Source};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::norm::{Softmax, SoftmaxKind};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -163,7 +161,9 @@ impl RealKernel for Sizes {
             return Ok(());
         }
         let alpha = T::from_f64(self.alpha.into());
-        y.par_chunks_mut(m * n).enumerate().try_for_each(|(i, y)| {
+        // Multiplications of a product are done several at a time.
+        let work = y.len().saturating_mul(k) / 4;
+        par::try_rows(y, m * n, work, |i, y| {
             let other = &b[i / share * n * k..];
             let other = if self.transposed { Mat::transposed(other, k) } else { Mat::rows(other, n) };
             product([m, n, k], Mat::rows(&a[i * m * k..], k), other, y, n, false, Threads::One)?;

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::{FLOATS_TO_32, count};
 use crate::graph::TensorInfo;
 use crate::kernel::codes::linear_attention::{COLS, Decay, PARTS};
@@ -12,7 +10,7 @@ use crate::kernel::{KernelError, NativeKernel, grid_1d};
 use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 /// The largest key that the registers of the device kernel hold.
@@ -320,11 +318,16 @@ impl RealKernel for Sizes {
         }
         let size = s.head * s.v_head;
         let walk = |n: usize, state: &mut [T]| s.walk(&given, n / s.kv_heads, n % s.kv_heads, state);
-        let parts: Vec<Vec<T>> = if size == 0 {
-            (0..s.batch * s.kv_heads).map(|n| walk(n, &mut [])).collect()
+        let mut parts: Vec<Vec<T>> = vec![Vec::new(); s.batch * s.kv_heads];
+        if size == 0 {
+            parts.iter_mut().enumerate().for_each(|(n, part)| *part = walk(n, &mut []));
         } else {
-            state.par_chunks_mut(size).enumerate().map(|(n, state)| walk(n, state)).collect()
-        };
+            // A step reads the state twice, and once more for each head that shares it.
+            let work = states.saturating_mul(s.len * (2 + s.share()));
+            par::rows_of_two((state, size), (&mut parts, 1), work, |n, state, part| {
+                part.fill_with(|| walk(n, state));
+            });
+        }
         let run = s.share() * s.v_head;
         for (n, y) in y.chunks_mut(run).enumerate() {
             let (row, h) = (n / s.kv_heads, n % s.kv_heads);

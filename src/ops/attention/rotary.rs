@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use half::f16;
-use rayon::prelude::*;
 
 use super::FLOATS_TO_32;
 use super::attention_op::operand;
@@ -18,7 +17,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, real_kernel, widened};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 
 /// Rotates vectors of `[batch, heads, length, size]` or `[batch, length, heads * size]`. ONNX's inputs are X,
 /// cosines, sines and positions, com.microsoft's X, positions, cosines and sines.
@@ -146,7 +145,8 @@ impl Rotation {
             return Ok(());
         }
         let heads_first = self.y == Steps::heads_first(self.heads, self.len, self.head);
-        y.par_chunks_mut(self.head).enumerate().try_for_each(|(n, y)| {
+        let work = 2 * y.len();
+        par::try_rows(y, self.head, work, |n, y| {
             let (b, h, i) = if heads_first {
                 (n / (self.heads * self.len), n / self.len % self.heads, n % self.len)
             } else {
@@ -171,7 +171,7 @@ impl Rotation {
         if size == 0 {
             return Ok(());
         }
-        cache.par_chunks_mut(size).enumerate().try_for_each(|(n, cache)| {
+        par::try_rows(cache, size, 2 * self.elements(), |n, cache| {
             let (b, h) = (n / self.heads, n % self.heads);
             for i in 0..self.len {
                 let at = self.row(ids, b, i)?;

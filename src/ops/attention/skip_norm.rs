@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
@@ -12,7 +10,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::norm::{statistics, teams};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
 use crate::shape::Shape;
 use crate::simd::wide;
 
@@ -192,11 +190,12 @@ impl RealKernel for Sizes {
             }
         };
         check_len(8, sums.len(), rows * len)?;
-        let stats: Vec<(T, T)> = y
-            .par_chunks_mut(len)
-            .zip(sums.par_chunks_mut(len))
-            .enumerate()
-            .map(|(r, (y, sum))| {
+        let mut stats = vec![(T::ZERO, T::ZERO); rows];
+        let many = par::group(rows, 4 * y.len());
+        let groups = y.chunks_mut(many * len).zip(sums.chunks_mut(many * len)).zip(stats.chunks_mut(many));
+        par::share(groups.enumerate(), |(i, ((y, sums), stats))| {
+            let rows = y.chunks_mut(len).zip(sums.chunks_mut(len)).zip(stats);
+            for (r, ((y, sum), stats)) in (i * many..).zip(rows) {
                 let (x, skip) = (&x[r * len..][..len], &skip[r % skips * len..][..len]);
                 sum.iter_mut().zip(x).zip(skip).for_each(|((s, x), k)| *s = *x + *k);
                 if let Some(bias) = bias {
@@ -210,9 +209,9 @@ impl RealKernel for Sizes {
                 if let Some(shift) = shift {
                     y.iter_mut().zip(shift).for_each(|(y, b)| *y += *b);
                 }
-                (mean, inverse)
-            })
-            .collect();
+                *stats = (mean, inverse);
+            }
+        });
         for (output, pick) in [(means, 0), (inverses, 1)] {
             if let Some(output) = output {
                 check_len(6 + pick, output.len(), rows)?;

@@ -1,10 +1,8 @@
 //! Unfolds an image into the columns that a product multiplies with the weights.
 
-use rayon::prelude::*;
-
-use crate::ops::WindowAxis;
 use crate::ops::linalg::product::Threads;
 use crate::ops::real::Real;
+use crate::ops::{WindowAxis, par};
 
 /// Number of columns of `depth` elements of `size` bytes that are unfolded at a time: as many as fit `bytes`, but
 /// enough for a product to be efficient.
@@ -22,10 +20,12 @@ pub(crate) struct Columns<'a, T> {
 impl<T: Real> Columns<'_, T> {
     /// Writes columns `first` to `first + n`, one row for every (channel, tap).
     pub(crate) fn fill(&self, first: usize, n: usize, rows: &mut [T], threads: Threads) {
-        let one = |(row, dst): (usize, &mut [T])| self.row(row, first, dst);
+        let work = rows.len();
         match threads {
-            Threads::One => rows.chunks_mut(n).enumerate().for_each(one),
-            Threads::All => rows.par_chunks_mut(n).enumerate().for_each(one),
+            Threads::One => {
+                rows.chunks_mut(n).enumerate().for_each(|(row, dst)| self.row(row, first, dst));
+            }
+            Threads::All => par::rows(rows, n, work, |row, dst| self.row(row, first, dst)),
         }
     }
 

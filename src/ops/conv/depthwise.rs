@@ -23,7 +23,7 @@ pub(super) fn run<T: Real>(
 ) {
     let (in_plane, out_plane, taps) = (dims.in_plane(), dims.out_plane(), dims.taps());
     let channels = dims.group * dims.oc;
-    let each = (PART / (out_plane * taps).max(1)).clamp(1, channels.div_ceil(rayon::current_num_threads()));
+    let each = (PART / (out_plane * taps).max(1)).clamp(1, channels.div_ceil(par::threads()));
     let planes = Planes::new(&dims.axes).filter(|_| tile::has_vectors());
     par::share(y.chunks_mut(out_plane * each).enumerate(), |(part, y)| {
         // The input plane of output plane `i`, and its weights and bias.

@@ -48,7 +48,7 @@ impl RealKernel for Run {
             let w = &w[g * d.oc * d.ic * d.taps()..][..d.oc * d.ic * d.taps()];
             self.one(&x[i * in_group..][..in_group], w, bias, (y, epilogue.part(i * out_group)), threads)
         };
-        if d.batch * d.group >= rayon::current_num_threads() {
+        if d.batch * d.group >= par::threads() {
             par::try_share(y.chunks_mut(out_group).enumerate(), |y| job(y, Threads::One))
         } else {
             y.chunks_mut(out_group).enumerate().try_for_each(|y| job(y, Threads::All))

@@ -1,12 +1,10 @@
 //! ConvTranspose on the CPU: one product gives all contributions, which are then added where they belong.
 
-use rayon::prelude::*;
-
 use super::dims::ConvDims;
 use crate::kernel::KernelError;
-use crate::ops::Activation;
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::real::{Real, RealIo, RealKernel};
+use crate::ops::{Activation, par};
 
 /// Bytes of contributions that are computed at a time.
 const BLOCK_BYTES: usize = 2 << 20;
@@ -40,8 +38,8 @@ impl RealKernel for Run {
             Ok(())
         };
         let out_group = d.oc * d.out_plane();
-        if d.batch * d.group >= rayon::current_num_threads() {
-            y.par_chunks_mut(out_group).enumerate().try_for_each(|y| job(y, Threads::One))
+        if d.batch * d.group >= par::threads() {
+            par::try_share(y.chunks_mut(out_group).enumerate(), |y| job(y, Threads::One))
         } else {
             y.chunks_mut(out_group).enumerate().try_for_each(|y| job(y, Threads::All))
         }
@@ -65,12 +63,13 @@ impl Run {
                 let parts = &mut scratch[..rows * n];
                 let x = Mat::rows(&x[first..], plane);
                 product([rows, n, d.ic], w, x, parts, n, false, threads)?;
-                let add = |(y, parts): (&mut [T], &[T])| self.scatter(first, n, parts, y);
+                let parts = &*parts;
+                let add = |(c, y): (usize, &mut [T])| {
+                    self.scatter(first, n, &parts[c * taps * n..][..taps * n], y);
+                };
                 match threads {
-                    Threads::One => y.chunks_mut(d.out_plane()).zip(parts.chunks(taps * n)).for_each(add),
-                    Threads::All => {
-                        y.par_chunks_mut(d.out_plane()).zip(parts.par_chunks(taps * n)).for_each(add);
-                    }
+                    Threads::One => y.chunks_mut(d.out_plane()).enumerate().for_each(add),
+                    Threads::All => par::rows(y, d.out_plane(), parts.len(), |c, y| add((c, y))),
                 }
             }
         }

@@ -11,12 +11,12 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 
 use crate::dot::Ahead;
-use crate::ops::WindowAxis;
 use crate::ops::activation::Epilogue;
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, PARALLEL, TASK, new_run};
 use crate::ops::linalg::tile::clamp;
 use crate::ops::planes::copy;
+use crate::ops::{WindowAxis, par};
 use crate::simd::arch;
 
 /// Vectors in a row of a tile, at most; 2 where vectors have 8 elements, of which there are 16.
@@ -174,7 +174,7 @@ impl Shifted {
         }
         let m = y.len() / n;
         let work = m * n * self.depth();
-        let task = TASK.max(work / (TASKS * rayon::current_num_threads()));
+        let task = TASK.max(work / (TASKS * par::threads()));
         let cut = Cut { work, parallel: PARALLEL, task, band: BAND, strips: self.h.output };
         let first = |strip: usize, strips: usize| self.h.output * strip / strips;
         let end = |strip: usize, strips: usize| first(strip + 1, strips) * self.w.output;

@@ -12,11 +12,11 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 
 use crate::kernel::codes::winograd::{A, B};
-use crate::ops::WindowAxis;
 use crate::ops::activation::Epilogue;
 use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, PARALLEL, TASK, new_run};
 use crate::ops::linalg::tile::{clamp, lanes};
+use crate::ops::{WindowAxis, par};
 use crate::simd::arch;
 
 const A2: f32 = A * A;
@@ -129,7 +129,7 @@ impl Winograd {
         let plane = self.h.output * self.w.output;
         let (m, bands) = (y.len() / plane, self.down.div_ceil(self.rows));
         let work = m * plane * self.ic * 9;
-        let task = TASK.max(work / (TASKS * rayon::current_num_threads()));
+        let task = TASK.max(work / (TASKS * par::threads()));
         let cut = Cut { work, parallel: PARALLEL, task, band: BAND, strips: bands };
         // Strips are rows of groups.
         let first = |strip: usize, strips: usize| bands * strip / strips;

@@ -1,7 +1,5 @@
 //! Rows of ggml's blocks as the numbers that they stand for.
 
-use rayon::prelude::*;
-
 use super::blocks::Rows;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -10,7 +8,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::index::positions::{INDEX_TYPES, index_words, mapped, position};
 use crate::ops::movement::region::word;
 use crate::ops::real::check_len;
-use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 // Positions of the arguments.
@@ -60,8 +58,8 @@ impl Operator for GatherBlocks {
             check_len(B, bytes.len(), stored)?;
             let y = args.take_write::<f32>(Y)?;
             check_len(Y, y.len(), elements)?;
-            let rows = y.par_chunks_mut(b.k).zip(at);
-            rows.try_for_each(|(to, at)| {
+            par::try_rows(y, b.k, elements, |i, to| {
+                let Some(at) = at.get(i) else { return Ok(()) };
                 let from = at * b.row_bytes();
                 let row = bytes.get(from..from + b.row_bytes()).ok_or(KernelError::Absent { index: B })?;
                 b.blocks.decode(row, to);

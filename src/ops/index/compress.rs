@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::gather::Sizes;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::ops::norm::Along;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, PackKey};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, PackKey, par};
 use crate::shape::Shape;
 
 /// Slices of input 0 along an axis where input 1, a vector that may be shorter than it, is true.
@@ -54,7 +52,9 @@ fn pick(Along { len, inner, .. }: Along, bytes: usize, kept: &[usize], x: &[u8],
     if row == 0 || kept.is_empty() {
         return;
     }
-    y.par_chunks_mut(kept.len() * row).enumerate().for_each(|(o, y)| {
+    // Bytes are moved as words.
+    let work = y.len() / 8;
+    par::rows(y, kept.len() * row, work, |o, y| {
         for (y, &at) in y.chunks_exact_mut(row).zip(kept) {
             let from = (o * len + at) * row;
             if let Some(x) = x.get(from..from + row) {

@@ -3,8 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::positions::{INDEX_TYPES, index_words, mapped, position};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -12,7 +10,7 @@ use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{NativeKernel, Unit};
 use crate::ops::movement::region::word;
 use crate::ops::{
-    AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Passed, PassedBytes, ViewStep,
+    AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Passed, PassedBytes, ViewStep, par,
 };
 use crate::shape::Shape;
 
@@ -48,20 +46,16 @@ impl Sizes {
             if y.is_empty() || row == 0 {
                 return Ok(());
             }
-            let block = indices.len() * row;
-            let rows = |(o, out): (usize, &mut [u8])| {
+            // Bytes are moved as words.
+            let work = y.len() / 8;
+            par::rows(y, indices.len() * row, work, |o, out| {
                 for (&k, out) in indices.iter().zip(out.chunks_exact_mut(row)) {
                     let from = (o * size + k) * row;
                     if let Some(src) = x.get(from..from + row) {
                         out.copy_from_slice(src);
                     }
                 }
-            };
-            if y.len() > 1 << 18 && y.len() > block {
-                y.par_chunks_mut(block).enumerate().for_each(rows);
-            } else {
-                y.chunks_mut(block).enumerate().for_each(rows);
-            }
+            });
             Ok(())
         })
     }

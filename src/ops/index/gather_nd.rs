@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::gather::Sizes;
 use super::positions::{INDEX_TYPES, Tuples};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 /// Each vector along the last axis of input 1 picks the slice of input 0 that it indexes.
@@ -70,22 +68,15 @@ impl Operator for GatherNd {
             let at = tuples.positions(args, 1, index_type)?;
             let x = args.read::<u8>(0)?;
             let y = args.take_write::<u8>(2)?;
-            if row == 0 {
-                return Ok(());
-            }
-            let copy = |(out, &at): (&mut [u8], &usize)| {
-                if let Some(src) = x.get(at * row..(at + 1) * row) {
-                    out.copy_from_slice(src);
+            // Bytes are moved as words.
+            let work = y.len() / 8;
+            par::groups(y, row, work, |first, y| {
+                for (out, &at) in y.chunks_exact_mut(row).zip(at.get(first..).unwrap_or(&[])) {
+                    if let Some(src) = x.get(at * row..(at + 1) * row) {
+                        out.copy_from_slice(src);
+                    }
                 }
-            };
-            if y.len() > 1 << 18 {
-                let rows = (16 << 10) / row + 1;
-                y.par_chunks_mut(rows * row)
-                    .zip(at.par_chunks(rows))
-                    .for_each(|(y, at)| y.chunks_exact_mut(row).zip(at).for_each(copy));
-            } else {
-                y.chunks_exact_mut(row).zip(&at).for_each(copy);
-            }
+            });
             Ok(())
         }))
     }

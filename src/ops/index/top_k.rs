@@ -3,15 +3,13 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::top_k_device;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
 use crate::simd::wide;
 
 /// Elements that are compared with the last one of those found so far at a time.
@@ -93,15 +91,15 @@ impl TopK {
         };
         if inner == 1 && x.len() == len && len > 2 * PART && k < PART / 4 {
             // One long line: the first ones of each part are candidates.
-            let part_len = len.div_ceil(rayon::current_num_threads()).max(PART);
-            let parts = x.par_chunks(part_len).enumerate();
-            let mut found: Vec<(T, u32)> = parts
-                .flat_map_iter(|(part, x)| {
-                    let mut first = First::new(self.largest, k);
-                    first.line(x, (part * part_len) as u32);
-                    first.found
-                })
-                .collect();
+            let part_len = len.div_ceil(par::threads()).max(PART);
+            let mut parts: Vec<Vec<(T, u32)>> = vec![Vec::new(); len.div_ceil(part_len)];
+            par::each(&mut parts, len, |part| {
+                let from = part * part_len;
+                let mut first = First::new(self.largest, k);
+                first.line(&x[from..len.min(from + part_len)], from as u32);
+                first.found
+            });
+            let mut found = parts.concat();
             found.sort_unstable_by(|a, b| order(self.largest, a, b));
             found.truncate(k);
             write(&found, values, places, 0);
@@ -122,12 +120,8 @@ impl TopK {
                 write(&first.found, values, places, i);
             }
         };
-        values
-            .par_chunks_mut(k * inner)
-            .zip(places.par_chunks_mut(k * inner))
-            .enumerate()
-            .with_min_len((4096 / (len * inner).max(1)).max(1))
-            .for_each(|(o, (values, places))| block(o, values, places));
+        // An element is compared with those found so far, or sorted among them.
+        par::rows_of_two((values, k * inner), (places, k * inner), 4 * x.len(), block);
         Ok(())
     }
 }

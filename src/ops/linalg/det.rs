@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 /// The determinant of each matrix of the last two axes.
@@ -105,10 +103,10 @@ impl RealKernel for Run {
         let [batch, n] = self.sizes;
         let (y, inputs) = io.output(0, batch)?;
         let x = inputs.get(0, batch * n * n)?;
-        y.par_iter_mut().enumerate().for_each(|(i, y)| {
+        par::each(y, x.len().saturating_mul(n / 3 + 1), |i| {
             let matrix = x.get(i * n * n..(i + 1) * n * n).unwrap_or(&[]);
             let mut a: Vec<f64> = matrix.iter().map(|v| v.to_f64()).collect();
-            *y = T::from_f64(determinant(&mut a, n));
+            T::from_f64(determinant(&mut a, n))
         });
         Ok(())
     }

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::device::{Product, Source};
 use super::gemm_op;
 use super::matmul::{Dims, Pairs};
@@ -12,7 +10,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::{Block, copy_block};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, Fact, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Activation, AttrReader, Cost, Fact, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 /// `activation(alpha * A' x B')`, where A' and B' may have their last two axes swapped.
@@ -200,7 +198,9 @@ impl RealKernel for Run {
             true => Mat::transposed(data, rows),
             false => Mat::rows(data, cols),
         };
-        y.par_chunks_mut(m * n).enumerate().try_for_each(|(at, y)| {
+        // Multiplications of a product are done several at a time.
+        let work = y.len().saturating_mul(k) / 4;
+        par::try_rows(y, m * n, work, |at, y| {
             let (i, j) = pairs.at(at);
             let left = mat(&a[i * m * k..], self.swaps[0], m, k);
             let right = mat(&b[j * k * n..], self.swaps[1], k, n);

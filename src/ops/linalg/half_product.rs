@@ -133,7 +133,7 @@ fn one_row(
         Threads::One => n,
         Threads::All if n.saturating_mul(k) <= TASK => n,
         // Long runs of each row, for the memory's sake, but something for every thread.
-        Threads::All => (TASK / k).max(n.div_ceil(2 * rayon::current_num_threads())).clamp(64.min(n), n),
+        Threads::All => (TASK / k).max(n.div_ceil(2 * par::threads())).clamp(64.min(n), n),
     };
     let task = |(i, c): (usize, &mut [f32])| {
         let first = i * block;

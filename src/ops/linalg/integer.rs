@@ -1,9 +1,8 @@
 //! Products of integer matrices, wrapping around like the machine's arithmetic.
 
-use rayon::prelude::*;
-
 use super::product::Mat;
 use crate::dtype::Element;
+use crate::ops::par;
 
 /// Integers that are multiplied modulo their range.
 pub(crate) trait Int: Element {
@@ -35,10 +34,8 @@ int!(i32, i64, u32, u64);
 
 /// `c += a * b` where `c` is rows of `n` elements; the operands cover their matrices.
 pub(crate) fn add_product<T: Int>(n: usize, k: usize, a: Mat<'_, T>, b: Mat<'_, T>, c: &mut [T]) {
-    if n == 0 {
-        return;
-    }
-    c.par_chunks_mut(n).enumerate().for_each(|(r, c)| {
+    let work = c.len().saturating_mul(k);
+    par::rows(c, n, work, |r, c| {
         for i in 0..k {
             let x = a.data[r * a.row + i * a.col];
             let row = b.data[i * b.row..].iter().step_by(b.col);

@@ -388,7 +388,7 @@ impl Run {
                 None => product_around([m, n, k], a, self.right(b, j), y, n, around, threads),
             }
         };
-        if pairs.len() >= rayon::current_num_threads() {
+        if pairs.len() >= par::threads() {
             par::try_share(y.chunks_mut(m * n).zip(pairs.iter()), |job| one(job, Threads::One))
         } else {
             y.chunks_mut(m * n).zip(pairs.iter()).try_for_each(|job| one(job, Threads::All))

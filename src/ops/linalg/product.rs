@@ -300,9 +300,7 @@ fn row_times_matrix<T: Real>(
         Threads::All if n.saturating_mul(k) <= VECTOR_TASK => n,
         Threads::All if column_major => (VECTOR_TASK / k.max(1)).max(1),
         // Long runs of each row, for the memory's sake, but something for every thread.
-        Threads::All => {
-            (VECTOR_TASK / k.max(1)).max(n.div_ceil(2 * rayon::current_num_threads())).clamp(64, n.max(64))
-        }
+        Threads::All => (VECTOR_TASK / k.max(1)).max(n.div_ceil(2 * par::threads())).clamp(64, n.max(64)),
     };
     let task = |(i, c): (usize, &mut [T])| {
         if column_major && a.col == 1 && tile::dots_each(k, (a.data, b.data), (i * block, b.col), c) {

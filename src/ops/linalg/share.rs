@@ -54,7 +54,7 @@ impl Cut {
         f: impl Fn(Share<'y, T>) + Sync,
     ) {
         let threads = match threads {
-            Threads::All if self.work >= self.parallel => rayon::current_num_threads(),
+            Threads::All if self.work >= self.parallel => par::threads(),
             _ => 1,
         };
         if threads == 1 {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::nll_device;
 use crate::dtype::DType;
@@ -13,7 +12,7 @@ use crate::ops::index::positions::{INDEX_TYPES, mapped};
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::Number;
 use crate::ops::real::FLOATS;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
 use crate::shape::Shape;
 
 /// The reduction of the losses of all positions.
@@ -55,7 +54,10 @@ fn log_sums<T: Number>(x: &[T], Along { outer, len, inner }: Along) -> Vec<f64> 
         let top = scores().fold(f64::NEG_INFINITY, f64::max);
         top + scores().map(|v| (v - top).exp()).sum::<f64>().ln()
     };
-    (0..outer * inner).into_par_iter().with_min_len(1024 / len.max(1) + 1).map(one).collect()
+    let mut sums = vec![0.0; outer * inner];
+    // An exponential takes as long as many sums.
+    par::each(&mut sums, 16 * outer * len * inner, one);
+    sums
 }
 
 impl NllLoss {
@@ -102,7 +104,7 @@ impl NllLoss {
             y.iter_mut().for_each(|y| *y = T::from_f64(if mean { sum / weight } else { sum }));
         }
         if args.has(inputs + 1) {
-            crate::ops::par::parts(args.take_write::<T>(inputs + 1)?, |first, part| {
+            par::parts(args.take_write::<T>(inputs + 1)?, |first, part| {
                 for (i, y) in (first..).zip(part) {
                     let place = i / (len * inner) * inner + i % inner;
                     let log = logs.get(place).copied().unwrap_or(0.0);

@@ -94,6 +94,8 @@ impl Operator for TreeEnsembleClassifier {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let op = self.clone();
-        classify("TreeEnsembleClassifier", cx, self.labels.len(), move |x, scores| op.row(x, scores))
+        classify("TreeEnsembleClassifier", cx, self.labels.len(), self.cost(cx), move |x, scores| {
+            op.row(x, scores)
+        })
     }
 }

@@ -86,7 +86,7 @@ impl Operator for LinearRegressor {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let op = self.clone();
-        regress::<f32>("LinearRegressor", cx, self.scores.count, move |x, scores| {
+        regress::<f32>("LinearRegressor", cx, self.scores.count, self.cost(cx), move |x, scores| {
             op.scores.row(x, scores);
             op.post.apply(scores);
         })
@@ -161,6 +161,6 @@ impl Operator for LinearClassifier {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let op = self.clone();
-        classify("LinearClassifier", cx, self.labels.len(), move |x, scores| op.row(x, scores))
+        classify("LinearClassifier", cx, self.labels.len(), self.cost(cx), move |x, scores| op.row(x, scores))
     }
 }

@@ -38,10 +38,8 @@ pub use zip_map::ZipMap;
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::pointwise::number::Number;
-use super::{AttrReader, Cost, Family, OpCx, OpDef, OpError, Operator};
+use super::{AttrReader, Cost, Family, OpCx, OpDef, OpError, Operator, par};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorError, TensorInfo};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
@@ -118,14 +116,22 @@ fn classify(
     name: &'static str,
     cx: &OpCx,
     columns: usize,
+    cost: Cost,
     row: impl Fn(&[f64], &mut [f64]) -> i64 + Send + Sync + 'static,
 ) -> Result<NativeKernel, OpError> {
     let ([n, len], dtype) = (rows(cx)?, cx.dtype(0)?);
     Ok(NativeKernel::new(name, move |args| {
         let x = features(args, dtype, n * len)?;
         let mut scores = vec![0.0; n * columns];
-        let one = |(i, scores): (usize, &mut [f64])| row(&x[i * len..][..len], scores);
-        let labels: Vec<i64> = scores.par_chunks_mut(columns).enumerate().map(one).collect();
+        let mut labels = vec![0i64; n];
+        par::rows_of_two(
+            (&mut scores, columns),
+            (&mut labels, 1),
+            cost.flops as usize,
+            |i, scores, label| {
+                label.fill_with(|| row(&x[i * len..][..len], scores));
+            },
+        );
         if args.has(1) {
             args.take_write::<i64>(1)?.iter_mut().zip(labels).for_each(|(y, l)| *y = l);
         }
@@ -141,13 +147,14 @@ fn regress<T: Number>(
     name: &'static str,
     cx: &OpCx,
     targets: usize,
+    cost: Cost,
     row: impl Fn(&[f64], &mut [f64]) + Send + Sync + 'static,
 ) -> Result<NativeKernel, OpError> {
     let ([n, len], dtype) = (rows(cx)?, cx.dtype(0)?);
     Ok(NativeKernel::new(name, move |args| {
         let x = features(args, dtype, n * len)?;
         let y = args.take_write::<T>(1)?;
-        y.par_chunks_mut(targets.max(1)).enumerate().for_each(|(i, y)| {
+        par::rows(y, targets, cost.flops as usize, |i, y| {
             let mut scores = vec![0.0; targets];
             row(&x[i * len..][..len], &mut scores);
             y.iter_mut().zip(scores).for_each(|(y, s)| *y = T::from_f64(s));

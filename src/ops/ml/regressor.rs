@@ -71,7 +71,7 @@ impl Operator for TreeEnsembleRegressor {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let op = self.clone();
-        regress::<f32>("TreeEnsembleRegressor", cx, self.forest.targets, move |x, scores| {
+        regress::<f32>("TreeEnsembleRegressor", cx, self.forest.targets, self.cost(cx), move |x, scores| {
             op.forest.scores(x, op.aggregate, scores);
             scores.iter_mut().zip(&op.base).for_each(|(s, b)| *s += b);
             op.post.apply(scores);

@@ -242,7 +242,7 @@ impl Operator for SvmClassifier {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let op = self.clone();
-        classify("SVMClassifier", cx, self.columns(), move |x, scores| op.row(x, scores))
+        classify("SVMClassifier", cx, self.columns(), self.cost(cx), move |x, scores| op.row(x, scores))
     }
 }
 

@@ -88,7 +88,7 @@ impl Operator for SvmRegressor {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let op = self.clone();
-        regress::<f32>("SVMRegressor", cx, 1, move |x, y| y.fill(op.row(x)))
+        regress::<f32>("SVMRegressor", cx, 1, self.cost(cx), move |x, y| y.fill(op.row(x)))
     }
 }
 

@@ -152,7 +152,7 @@ impl Operator for TreeEnsemble {
             op.forest.scores(x, op.aggregate, scores);
             op.post.apply(scores);
         };
-        with_number!(cx.dtype(0)?, T => regress::<T>("TreeEnsemble", cx, self.forest.targets, row),
+        with_number!(cx.dtype(0)?, T => regress::<T>("TreeEnsemble", cx, self.forest.targets, self.cost(cx), row),
             else Err(OpError::unsupported("trees over bool")))
     }
 }

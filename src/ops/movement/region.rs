@@ -124,7 +124,7 @@ fn move_piece<T: bytemuck::Pod + Send + Sync>(piece: &Piece, src: &[T], dst: &mu
     match dst.get_mut(piece.dst_offset..end) {
         // Elements are visited in the order they lie in the destination, so it can be cut anywhere.
         Some(out) if dense.is_some() && n >= PARALLEL_ELEMENTS => {
-            let chunk = n.div_ceil(rayon::current_num_threads() * 4).max(PARALLEL_ELEMENTS / 4);
+            let chunk = n.div_ceil(par::threads() * 4).max(PARALLEL_ELEMENTS / 4);
             par::share(out.chunks_mut(chunk).enumerate(), |(c, out)| {
                 let first = c * chunk;
                 piece.nest.runs(first..first + out.len(), |start, len, at| {

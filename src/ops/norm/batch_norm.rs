@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::device::check_len;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -11,7 +9,7 @@ use crate::kernel::codes::batch_norm::RUN;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
 
 /// `(x - mean) / sqrt(var + epsilon) * scale + bias` for every channel of X `[n, c, ...]`.
 /// Inputs: X, scale, bias, mean, var, each of the last four `[c]`.
@@ -169,8 +167,8 @@ impl RealKernel for Run {
             return Ok(());
         }
         let epsilon = T::from_f64(self.epsilon.into());
-        y.par_chunks_mut(plane).zip(x.par_chunks(plane)).enumerate().for_each(|(i, (y, x))| {
-            let c = i % channels;
+        par::rows(y, plane, 2 * x.len(), |i, y| {
+            let (c, x) = (i % channels, &x[i * plane..][..plane]);
             let factor = scale[c] / (var[c] + epsilon).sqrt();
             y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - mean[c]) * factor + bias[c]);
             self.activation.apply(y);

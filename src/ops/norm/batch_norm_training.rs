@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::batch_norm::BatchNormalization;
 use super::device::check_len;
 use crate::dtype::DType;
@@ -11,7 +9,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 
 /// X normalized with its own mean and variance of each channel (output 0), and the running mean and variance
 /// (outputs 1 and 2): `momentum` of inputs 3 and 4 and the rest of the batch's.
@@ -85,13 +83,11 @@ impl RealKernel for Run {
         let (scale, bias, old_mean, old_var) = (of(1)?, of(2)?, of(3)?, of(4)?);
         let n = (batch * plane) as f64;
         let rows = |c: usize| x.chunks(plane.max(1)).skip(c).step_by(channels.max(1)).flatten();
-        let stats: Vec<(f64, f64)> = (0..channels)
-            .into_par_iter()
-            .map(|c| {
-                let mean = rows(c).map(|v| v.to_f64()).sum::<f64>() / n;
-                (mean, rows(c).map(|v| (v.to_f64() - mean).powi(2)).sum::<f64>() / n)
-            })
-            .collect();
+        let mut stats = vec![(0f64, 0f64); channels];
+        par::each(&mut stats, 2 * x.len(), |c| {
+            let mean = rows(c).map(|v| v.to_f64()).sum::<f64>() / n;
+            (mean, rows(c).map(|v| (v.to_f64() - mean).powi(2)).sum::<f64>() / n)
+        });
         let momentum = f64::from(self.op.momentum);
         let mix = |old: T, new: f64| T::from_f64(momentum * old.to_f64() + (1.0 - momentum) * new);
         for (out, old, new) in [
@@ -102,8 +98,8 @@ impl RealKernel for Run {
             out.iter_mut().zip(old).zip(new).for_each(|((out, old), new)| *out = mix(*old, new));
         }
         let y = y.unwrap_or(&mut []);
-        y.par_chunks_mut(plane.max(1)).zip(x.par_chunks(plane.max(1))).enumerate().for_each(|(i, (y, x))| {
-            let c = i % channels;
+        par::rows(y, plane, 2 * x.len(), |i, y| {
+            let (c, x) = (i % channels, x.get(i * plane..).unwrap_or(&[]));
             let (mean, var) = stats[c];
             let factor = scale[c].to_f64() / (var + f64::from(self.op.norm.epsilon)).sqrt();
             let (mean, factor) = (T::from_f64(mean), T::from_f64(factor));

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::Along;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::softmax::Kind;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 
 /// Divides vectors along `axis` by their norm; a vector of zeros stays.
 #[derive(Clone, Debug)]
@@ -76,7 +74,8 @@ impl RealKernel for Run {
         if y.is_empty() {
             return Ok(());
         }
-        y.par_chunks_mut(len * inner).zip(x.par_chunks(len * inner)).for_each(|(y, x)| {
+        par::rows(y, len * inner, 2 * x.len(), |i, y| {
+            let x = &x[i * len * inner..][..len * inner];
             let mut norms = vec![T::ZERO; inner];
             for x in x.chunks(inner) {
                 norms.iter_mut().zip(x).for_each(|(n, x)| *n += if self.p == 1 { x.abs() } else { *x * *x });

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::device::check_len;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 
 /// `x / (bias + alpha / size * sum of squares over size channels)^beta`.
 #[derive(Clone, Debug)]
@@ -109,7 +107,9 @@ impl RealKernel for Run {
         let (before, after) = self.op.reach();
         let factor = T::from_f64(f64::from(self.op.alpha) / self.op.size as f64);
         let (bias, exponent) = (T::from_f64(self.op.bias.into()), T::from_f64(-f64::from(self.op.beta)));
-        y.par_chunks_mut(plane).enumerate().for_each(|(i, y)| {
+        // A power takes as long as many products.
+        let work = y.len() * (16 + self.op.size.min(channels));
+        par::rows(y, plane, work, |i, y| {
             let c = i % channels;
             let image = &x[(i - c) * plane..][..channels * plane];
             y.fill(T::ZERO);

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::device::{self, Places};
 use super::rows::{Affine, RowNorm};
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
 use crate::shape::Shape;
 
 /// Added to the standard deviation.
@@ -132,15 +130,13 @@ impl RealKernel for Run {
         let (y, inputs) = io.output(0, bases.len() * offsets.len())?;
         let x = inputs.get(0, y.len())?;
         let count = T::from_f64(offsets.len() as f64);
-        let stats: Vec<(T, T)> = bases
-            .par_iter()
-            .map(|base| {
-                let values = || offsets.iter().map(|o| x[base + o]);
-                let mean = values().sum::<T>() / count;
-                let variance = values().map(|v| (v - mean) * (v - mean)).sum::<T>() / count;
-                (mean, variance.sqrt() + T::from_f64(EPSILON))
-            })
-            .collect();
+        let mut stats = vec![(T::ZERO, T::ZERO); bases.len()];
+        par::each(&mut stats, 2 * x.len(), |i| {
+            let values = || offsets.iter().map(|o| x[bases[i] + o]);
+            let mean = values().sum::<T>() / count;
+            let variance = values().map(|v| (v - mean) * (v - mean)).sum::<T>() / count;
+            (mean, variance.sqrt() + T::from_f64(EPSILON))
+        });
         for (base, (mean, deviation)) in bases.iter().zip(stats) {
             for o in offsets {
                 y[base + o] = (x[base + o] - mean) / deviation;

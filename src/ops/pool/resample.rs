@@ -1,14 +1,13 @@
 //! Resize on the CPU: nearest picks elements of any type, the others sum along one axis after another.
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::table::AxisTable;
 use crate::dtype::{DType, Element};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::pointwise::cast::{Code, NarrowRules};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
-use crate::ops::{OpCx, OpError};
+use crate::ops::{OpCx, OpError, par};
 use crate::simd::wide;
 
 /// The bits of an element of `dtype` of the value `outside`; integers take it as a conversion would.
@@ -56,7 +55,8 @@ fn pick<T: Element>(
     if y.is_empty() {
         return Ok(());
     }
-    y.par_chunks_mut(last.output()).enumerate().for_each(|(row, y)| {
+    let work = y.len();
+    par::rows(y, last.output(), work, |row, y| {
         let (mut rest, mut from, mut step) = (row, Some(0), last.input);
         for table in outer.iter().rev() {
             let index = usize::try_from(table.index[rest % table.output()]).ok();
@@ -158,20 +158,22 @@ impl Run {
         let (input, output, taps) = (table.input, table.output(), table.taps);
         let outside = T::from_f64(self.outside.into());
         let weights: Vec<T> = table.weight.iter().map(|w| T::from_f64(*w)).collect();
+        let work = y.len() * taps.div_ceil(2);
         if inner == 1 {
-            let rows = y.par_chunks_mut(output).zip(x.par_chunks(input));
-            rows.with_min_len(PART / output + 1).for_each(|(y, x)| match taps {
-                2 => places::<T, 2>(table, &weights, outside, x, y),
-                4 => places::<T, 4>(table, &weights, outside, x, y),
-                _ => {
-                    let taps = table.index.chunks(taps).zip(weights.chunks(taps));
-                    y.iter_mut().zip(taps).for_each(|(y, taps)| *y = place(taps, outside, x));
+            par::rows(y, output, work, |row, y| {
+                let x = &x[row * input..][..input];
+                match taps {
+                    2 => places::<T, 2>(table, &weights, outside, x, y),
+                    4 => places::<T, 4>(table, &weights, outside, x, y),
+                    _ => {
+                        let taps = table.index.chunks(taps).zip(weights.chunks(taps));
+                        y.iter_mut().zip(taps).for_each(|(y, taps)| *y = place(taps, outside, x));
+                    }
                 }
             });
             return;
         }
-        let rows = y.par_chunks_mut(inner).enumerate();
-        rows.with_min_len(PART / inner + 1).for_each(|(row, y)| {
+        par::rows(y, inner, work, |row, y| {
             let (block, o) = (row / output, row % output);
             let index = &table.index[o * taps..][..taps];
             if index.first() == Some(&-1) {
@@ -199,9 +201,6 @@ impl Run {
         });
     }
 }
-
-/// Elements that one task writes at least.
-const PART: usize = 16 << 10;
 
 /// A line of places of `N` taps each.
 fn places<T: Real, const N: usize>(table: &AxisTable, weights: &[T], outside: T, x: &[T], y: &mut [T]) {

@@ -1,7 +1,6 @@
 //! Pools on the CPU: every tap is added to, or compared with, a whole row of the output.
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::pool_op::{PoolDims, PoolKind};
 use crate::dtype::Element;
@@ -67,10 +66,11 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
         if y.is_empty() {
             return Ok(());
         }
+        let taps = dims.axes.iter().map(|a| a.kernel).product::<usize>();
         if let (Some(places), Some(column_major)) = (places, indices) {
             check_len(2, places.len(), y.len())?;
-            let planes = y.par_chunks_mut(out_plane).zip(places.par_chunks_mut(out_plane)).enumerate();
-            planes.for_each(|(i, (y, places))| {
+            let work = y.len() * taps;
+            par::rows_of_two((y, out_plane), (places, out_plane), work, |i, y, places| {
                 let x = x.get(i * in_plane..(i + 1) * in_plane).unwrap_or(&[]);
                 wide(
                     #[inline(always)]
@@ -79,7 +79,6 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
             });
             return Ok(());
         }
-        let taps = dims.axes.iter().map(|a| a.kernel).product::<usize>();
         let least = (PART / (out_plane * taps).max(1)).max(1);
         let planes = Planes::new(&dims.axes).filter(|_| has_vectors() && in_plane > 0);
         let no_taps = vec![0.0; taps];

@@ -259,7 +259,7 @@ impl Sums<'_> {
             });
         };
         let parts = y.chunks_mut((dims.oc * plane).max(1)).enumerate();
-        if dims.batch * dims.group >= rayon::current_num_threads() {
+        if dims.batch * dims.group >= par::threads() {
             par::share(parts, |part| one(part, Threads::One));
         } else {
             parts.for_each(|part| one(part, Threads::All));

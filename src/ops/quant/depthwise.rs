@@ -51,7 +51,7 @@ impl Sums<'_> {
     ) {
         let (in_plane, out_plane, taps) = (dims.in_plane(), dims.out_plane(), dims.taps());
         let channels = dims.group * dims.oc;
-        let most = channels.div_ceil(rayon::current_num_threads()).max(1);
+        let most = channels.div_ceil(par::threads()).max(1);
         let each = (PART / (out_plane * taps).max(1)).clamp(1, most);
         // The plane of the input that plane `i` of the output is made of.
         let plane_of = |i: usize| i / channels * dims.group + i % channels / dims.oc;

@@ -1,7 +1,5 @@
 //! DynamicQuantizeLinear: bytes with the scale and zero point that the numbers themselves ask for.
 
-use rayon::prelude::*;
-
 use super::device;
 use super::elements::low_byte;
 use crate::dtype::DType;
@@ -11,6 +9,9 @@ use crate::ops::real::check_len;
 use crate::ops::{HalfRule, Lowering, OpCx, OpError, Operator, par};
 use crate::shape::Shape;
 use crate::simd::wide;
+
+/// Numbers whose interval is found at a time.
+const PART: usize = 16 << 10;
 
 /// Numbers as `uint8`, the scale and the zero point.
 ///
@@ -53,7 +54,9 @@ fn run(args: &mut NativeArgs<'_, '_>, len: usize) -> Result<(), KernelError> {
     let x = args.read::<f32>(0)?;
     check_len(0, x.len(), len)?;
     let both = |a: [f32; 2], b: [f32; 2]| [a[0].min(b[0]), a[1].max(b[1])];
-    let [low, high] = x.par_chunks(16 << 10).map(interval).reduce(|| [0f32; 2], both);
+    let mut intervals = vec![[0f32; 2]; len.div_ceil(PART)];
+    par::each(&mut intervals, len, |i| interval(&x[i * PART..len.min((i + 1) * PART)]));
+    let [low, high] = intervals.into_iter().fold([0f32; 2], both);
     let scale = if low == high { 1.0 } else { (high - low) / 255.0 };
     let zero = (0.0 - low / scale).clamp(0.0, 255.0).round_ties_even();
     let y = args.take_write::<u8>(1)?;

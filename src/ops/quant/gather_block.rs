@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::NUMBERS;
 use super::elements::Numbers;
@@ -18,7 +17,7 @@ use crate::ops::norm::Along;
 use crate::ops::pointwise::cast::numbers;
 use crate::ops::real::check_len;
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 /// The types of codes.
@@ -231,7 +230,9 @@ impl Call {
                 per => f32::from(byte >> (i % per * s.bits) & ((1 << s.bits) - 1)),
             }
         };
-        y.par_chunks_mut(s.inner).enumerate().for_each(|(row, y)| {
+        // A number is unpacked, moved and scaled.
+        let work = 4 * y.len();
+        par::rows(y, s.inner, work, |row, y| {
             let first = (row / at.len() * s.size + at[row % at.len()]) * s.inner;
             let mut buffer = [0f32; CHUNK];
             let mut done = 0;

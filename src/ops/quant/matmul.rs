@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::device;
 use super::product::{Inputs, Places, Repeated, Requantize, flip};
 use super::scaling::range_of;
@@ -66,13 +64,13 @@ impl QuantizedMatMul {
         let Some([k, n, tile]) = packing.numbers() else { return Ok(None) };
         let Some(bytes) = (source.info().bytes() / size.max(1)).checked_mul(each) else { return Ok(None) };
         let pack = move |source: &Tensor, to: &mut [u8]| {
-            let matrices = source.bytes().par_chunks(size.max(1)).zip(to.par_chunks_mut(each.max(1)));
-            matrices.for_each(|(rows, to)| packing.pack(rows, flip, to));
+            let matrices = source.bytes().chunks(size.max(1)).zip(to.chunks_mut(each.max(1)));
+            par::share(matrices, |(rows, to)| packing.pack(rows, flip, to));
             Ok(())
         };
         let unpack = move |packed: &[u8], to: &mut [u8]| {
-            let matrices = to.par_chunks_mut(size.max(1)).zip(packed.par_chunks(each.max(1)));
-            matrices.for_each(|(to, packed)| packing.unpack(packed, flip, to));
+            let matrices = to.chunks_mut(size.max(1)).zip(packed.chunks(each.max(1)));
+            par::share(matrices, |(to, packed)| packing.unpack(packed, flip, to));
         };
         Ok(Some(Packed {
             source: source.clone(),
@@ -272,7 +270,7 @@ impl Call {
     /// Calls `f` for every product, several at a time where there are enough.
     fn share<T: Send>(&self, y: &mut [T], f: impl Fn((usize, usize), &mut [T], Threads) + Sync) {
         let (count, size) = (self.dims.pairs.len(), (self.dims.m * self.dims.n).max(1));
-        let alone = count < rayon::current_num_threads();
+        let alone = count < par::threads();
         let threads = if alone { Threads::All } else { Threads::One };
         let one = |(i, y): (usize, &mut [T])| {
             f(self.dims.pairs.at(i), y, threads);
@@ -337,8 +335,7 @@ fn pack_rows(packing: &Packing, rows: &[u8], flip: u8) -> Vec<i32> {
 fn pad_rows(rows: &[u8], k: usize, flip: u8, to: &mut [u8]) {
     let row = k.next_multiple_of(4);
     let many = (1 << 16) / row + 1;
-    let pairs = rows.par_chunks(k * many).zip(to.par_chunks_mut(row * many));
-    pairs.for_each(|(from, to)| {
+    par::share(rows.chunks(k * many).zip(to.chunks_mut(row * many)), |(from, to)| {
         wide(
             #[inline(always)]
             || {

@@ -1,11 +1,10 @@
 //! Recurrent layers as a native function.
 
-use rayon::prelude::*;
-
 use super::function::bound;
 use super::layer::{Dims, Kind, Recurrent};
 use crate::kernel::KernelError;
 use crate::ops::linalg::product::{Mat, Threads, product};
+use crate::ops::par;
 use crate::ops::pointwise::Pointwise;
 use crate::ops::real::{Real, RealIo, RealKernel};
 
@@ -53,7 +52,7 @@ impl RealKernel for Run {
         let last_c = rows_by_direction(last_c, d, d.batch)?;
         let jobs = y.into_iter().zip(last_h).zip(last_c).enumerate();
         let jobs = jobs.map(|(dir, ((y, last_h), last_c))| (dir, Written { y, last_h, last_c }));
-        jobs.collect::<Vec<_>>().into_par_iter().try_for_each(|(dir, out)| {
+        par::try_share(jobs.collect::<Vec<_>>().into_iter(), |(dir, out)| {
             let part = |n: usize| dir * n..(dir + 1) * n;
             let weights = Weights {
                 w: &w[part(width * d.input)],
@@ -125,7 +124,7 @@ impl Run {
         let d = &self.dims;
         let (hidden, width) = (d.hidden, d.width());
         // With a direction for every thread, each one is computed by one.
-        let threads = if d.dirs >= rayon::current_num_threads() { Threads::One } else { Threads::All };
+        let threads = if d.dirs >= par::threads() { Threads::One } else { Threads::All };
         let projected = self.project(x, weights, threads)?;
         // Many rows are multiplied by a library that would turn the matrix around in every step.
         let turned = (d.batch > FEW_ROWS && d.steps > 2).then(|| transposed(weights.r, hidden));
@@ -157,12 +156,15 @@ impl Run {
             let cell = Cell { op: &self.op, functions: &self.op.functions[dir], hidden, weights };
             // A row of an array that the cell does not have is empty.
             let extra = recurrent.len() / d.batch;
-            let per_task = (PARALLEL / width).max(1);
-            let rows =
-                gates.par_chunks_mut(width).zip(h.par_chunks_mut(hidden)).zip(c.par_chunks_mut(hidden));
-            rows.enumerate().with_min_len(per_task).for_each(|(b, ((gates, h), c))| {
-                if step < lens[b] {
-                    cell.step(gates, &recurrent[b * extra..][..extra], h, c);
+            let many = par::group(d.batch, gates.len());
+            let (h_groups, c_groups) = (h.chunks_mut(many * hidden), c.chunks_mut(many * hidden));
+            let groups = gates.chunks_mut(many * width).zip(h_groups).zip(c_groups);
+            par::share(groups.enumerate(), |(i, ((gates, h), c))| {
+                let rows = gates.chunks_mut(width).zip(h.chunks_mut(hidden)).zip(c.chunks_mut(hidden));
+                for (b, ((gates, h), c)) in (i * many..).zip(rows) {
+                    if step < lens[b] {
+                        cell.step(gates, &recurrent[b * extra..][..extra], h, c);
+                    }
                 }
             });
             for (b, h) in h.chunks(hidden).enumerate() {
@@ -257,9 +259,6 @@ impl Run {
 
 const LINEAR: Kind = Kind::Gru { linear_before_reset: true };
 
-/// Elements of gates that one task computes at least.
-const PARALLEL: usize = 1 << 14;
-
 /// Maximum number of rows that are multiplied separately: the library would copy the matrix into its own layout
 /// every time.
 const FEW_ROWS: usize = 3;
@@ -268,7 +267,7 @@ const FEW_ROWS: usize = 3;
 fn transposed<T: Real>(matrix: &[T], row: usize) -> Vec<T> {
     let rows = matrix.len() / row;
     let mut out = vec![T::ZERO; matrix.len()];
-    out.par_chunks_mut(rows).enumerate().for_each(|(c, out)| {
+    par::rows(&mut out, rows, matrix.len(), |c, out| {
         out.iter_mut().enumerate().for_each(|(r, o)| *o = matrix[r * row + c]);
     });
     out

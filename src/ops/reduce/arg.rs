@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -73,15 +72,15 @@ impl ArgReduce {
             let better = if self.pick == Pick::Largest { v > b } else { v < b };
             if nan(v) { self.last || !nan(b) } else { better || (self.last && v == b) }
         };
-        let line = |(i, out): (usize, &mut i64)| {
-            let Some(row) = x.get(i * size..(i + 1) * size) else { return };
+        let line = |i: usize| {
+            let row = x.get(i * size..(i + 1) * size).unwrap_or(&[]);
             let mut best = 0;
             for (k, v) in row.iter().enumerate().skip(1) {
                 if wins(*v, row[best]) {
                     best = k;
                 }
             }
-            *out = best as i64;
+            best as i64
         };
         // Lines side by side, whose elements are neighbours.
         let side = |(i, out): (usize, &mut [i64])| {
@@ -105,8 +104,7 @@ impl ArgReduce {
         };
         let long = x.len() > 1 << 15;
         match inner {
-            1 if long => y.par_iter_mut().enumerate().for_each(line),
-            1 => y.iter_mut().enumerate().for_each(line),
+            1 => par::each(y, x.len(), line),
             _ => {
                 let parts = y.chunks_mut(inner).flat_map(|block| block.chunks_mut(SIDE)).enumerate();
                 if long {

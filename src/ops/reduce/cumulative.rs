@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
@@ -11,7 +9,7 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
-use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator, par};
 
 /// Lines that are summed side by side.
 const SIDE: usize = 256;
@@ -86,18 +84,17 @@ impl Cumulative {
         if y.is_empty() {
             return Ok(());
         }
-        let block = |(x, y): (&[T], &mut [T])| {
-            let sizes = [len, inner];
+        let (size, work) = (len * inner, y.len());
+        par::rows(y, size, work, |i, y| {
+            let (x, sizes) = (x.get(i * size..).unwrap_or(&[]), [len, inner]);
+            let x = x.get(..y.len()).unwrap_or(x);
             match (T::DTYPE.is_float(), self.product) {
                 (true, false) => self.lines(x, y, sizes, 0.0, |a, v| a + v.to_f64(), T::from_f64),
                 (true, true) => self.lines(x, y, sizes, 1.0, |a, v| a * v.to_f64(), T::from_f64),
                 (false, false) => self.lines(x, y, sizes, T::ZERO, T::add, |a| a),
                 (false, true) => self.lines(x, y, sizes, T::from_i64(1), T::mul, |a| a),
             }
-        };
-        let size = len * inner;
-        let lines = x.par_chunks(size).zip(y.par_chunks_mut(size));
-        lines.with_min_len((1 << 14) / size + 1).for_each(block);
+        });
         Ok(())
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -13,7 +12,7 @@ use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::memory::model::DeviceKind;
 use crate::ops::movement::region::{signed_strides, word};
 use crate::ops::strided::Nest;
-use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::{Shape, normalize_axis};
 use crate::simd::wide;
 
@@ -563,7 +562,8 @@ impl<T: Number> Folds<'_, T> {
         let least = if self.columns() { SIDE } else { 1 };
         let chunk = (4096 / self.count).max(least);
         let step = self.kept.inner_stride(0);
-        let work = |(c, out): (usize, &mut [T])| {
+        let work = y.len().saturating_mul(self.count);
+        par::rows(y, chunk, work, |c, out| {
             let first = c * chunk;
             self.kept.runs(first..first + out.len(), |start, len, at| {
                 if let Some(out) = out.get_mut(start - first..start - first + len) {
@@ -573,12 +573,7 @@ impl<T: Number> Folds<'_, T> {
                     }
                 }
             });
-        };
-        if y.len().saturating_mul(self.count) > 1 << 15 {
-            y.par_chunks_mut(chunk).enumerate().for_each(work);
-        } else {
-            y.chunks_mut(chunk).enumerate().for_each(work);
-        }
+        });
     }
 
     /// Whether neighbours among the results have neighbours among the elements.

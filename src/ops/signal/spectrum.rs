@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
-use rayon::prelude::*;
 use rustfft::num_complex::Complex;
 use rustfft::{Fft, FftDirection, FftPlanner};
 
 use crate::kernel::KernelError;
+use crate::ops::par;
 use crate::ops::real::{Real, RealIo, RealKernel};
 
 /// What the samples of a row are.
@@ -121,29 +121,29 @@ impl RealKernel for Run {
         let direction = if d.inverse { FftDirection::Inverse } else { FftDirection::Forward };
         let plan = self.plan.get_or_init(|| FftPlanner::new().plan_fft(d.n, direction));
         let scale = if d.inverse { 1.0 / d.n as f64 } else { 1.0 };
-        let buffers = || {
+        let row_len = d.out * parts;
+        let transform = |first: usize, y: &mut [T]| {
             let zero = Complex::<f64>::default();
-            (vec![zero; d.n], vec![zero; plan.get_inplace_scratch_len()])
-        };
-        let transform = |(row, scratch): &mut (Vec<Complex<f64>>, Vec<Complex<f64>>),
-                         (r, y): (usize, &mut [T])| {
-            d.read(x, window, r, row);
-            plan.process_with_scratch(row, scratch);
-            for (y, v) in y.chunks_mut(parts).zip(row.iter()) {
-                for (y, v) in y.iter_mut().zip([v.re, v.im]) {
-                    *y = T::from_f64(v * scale);
+            let (mut row, mut scratch) = (vec![zero; d.n], vec![zero; plan.get_inplace_scratch_len()]);
+            for (i, y) in y.chunks_mut(row_len).enumerate() {
+                d.read(x, window, first + i, &mut row);
+                plan.process_with_scratch(&mut row, &mut scratch);
+                for (y, v) in y.chunks_mut(parts).zip(row.iter()) {
+                    for (y, v) in y.iter_mut().zip([v.re, v.im]) {
+                        *y = T::from_f64(v * scale);
+                    }
                 }
             }
         };
-        let row_len = d.out * parts;
+        let (len, work) = (y.len(), d.flops() as usize / 4);
         if d.y.step == 1 {
-            y.par_chunks_mut(row_len).enumerate().for_each_init(buffers, transform);
+            par::groups(y, row_len, work, transform);
             return Ok(());
         }
         // Rows whose elements lie apart are computed as rows, then spread.
-        let mut rows = vec![T::ZERO; y.len()];
-        rows.par_chunks_mut(row_len).enumerate().for_each_init(buffers, transform);
-        y.par_chunks_mut(d.inner * parts).enumerate().for_each(|(line, y)| {
+        let mut rows = vec![T::ZERO; len];
+        par::groups(&mut rows, row_len, work, transform);
+        par::rows(y, d.inner * parts, len, |line, y| {
             let (outer, k) = (line / d.out, line % d.out);
             for (i, y) in y.chunks_mut(parts).enumerate() {
                 let from = (outer * d.inner + i) * row_len + k * parts;

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::index32;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -12,7 +10,9 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::window::{AxisNumbers, three};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, WindowAttrs, WindowAxis};
+use crate::ops::{
+    AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, WindowAttrs, WindowAxis, par,
+};
 use crate::shape::Shape;
 
 /// Adds the blocks in the columns of `[n, channels * elements of a block, blocks]` to images of the sizes of
@@ -159,7 +159,9 @@ impl Dims {
             y.fill(zero);
             return;
         }
-        y.par_chunks_mut(plane).zip(x.par_chunks(taps * blocks)).for_each(|(y, x)| {
+        let work = x.len() + y.len();
+        par::rows(y, plane, work, |i, y| {
+            let x = &x[i * taps * blocks..][..taps * blocks];
             y.fill(zero);
             for (tap, x) in x.chunks(blocks).enumerate() {
                 let kw = tap % w.kernel;

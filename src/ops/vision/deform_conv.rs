@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, WindowAttrs, WindowAxis};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, WindowAttrs, WindowAxis, par};
 use crate::shape::Shape;
 
 /// Convolution of X `[n, c, h, w]` with W `[oc, c / groups, kh, kw]` whose taps are moved by input 2
@@ -222,16 +220,16 @@ impl RealKernel for Run {
             }
             for first in (0..plane).step_by(BLOCK) {
                 let len = BLOCK.min(plane - first);
-                let corners: Vec<Vec<Corners<T>>> = (0..moved)
-                    .into_par_iter()
-                    .map(|k| {
-                        let of = |row: usize| &offsets[(n * moved * 2 + row) * plane + first..][..len];
-                        let factors = factors.map(|f| &f[(n * moved + k) * plane + first..][..len]);
-                        self.corners(k % taps, first, [of(2 * k), of(2 * k + 1)], factors)
-                    })
-                    .collect();
+                let mut corners: Vec<Vec<Corners<T>>> = vec![Vec::new(); moved];
+                par::each(&mut corners, 16 * moved * len, |k| {
+                    let of = |row: usize| &offsets[(n * moved * 2 + row) * plane + first..][..len];
+                    let factors = factors.map(|f| &f[(n * moved + k) * plane + first..][..len]);
+                    self.corners(k % taps, first, [of(2 * k), of(2 * k + 1)], factors)
+                });
                 let rows = &mut rows[..d.channels * taps * len];
-                rows.par_chunks_mut(len).enumerate().for_each(|(row, dst)| {
+                // Four corners, and what they weigh.
+                let work = 8 * rows.len();
+                par::rows(rows, len, work, |row, dst| {
                     let c = row / taps;
                     let group = c / (d.channels / d.offset_groups);
                     let x = &x[c * in_plane..][..in_plane];

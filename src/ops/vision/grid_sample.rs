@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::place::{Outside, SampleMode, SampledAxis, Taps};
 use super::tiles;
 use crate::dtype::DType;
@@ -11,7 +9,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
 use crate::shape::Shape;
 
 /// Samples X `[n, c, (d,) h, w]` at the places of a grid `[n, (od,) oh, ow, 2 or 3]`, whose last dimension
@@ -145,7 +143,7 @@ impl Run {
             align_corners: self.op.align_corners,
         });
         let all = Taps { index: [0; 4], weight: [T::ONE, T::ZERO, T::ZERO, T::ZERO] };
-        tiles(y, channels, plane, BLOCK).into_par_iter().for_each(|(n, first, mut parts)| {
+        par::share(tiles(y, channels, plane, BLOCK).into_iter(), |(n, first, mut parts)| {
             let len = parts.first().map_or(0, |p| p.len());
             let named = grid[(n * plane + first) * rank..][..len * rank].chunks(rank);
             let places: Vec<Place<T>> = named

@@ -3,14 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::index32;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 /// The largest elements of every bin of regions `[regions, 5]` (image, x1, y1, x2, y2) of `[n, c, h, w]`;
@@ -138,19 +136,20 @@ impl RealKernel for Run {
         if y.is_empty() {
             return Ok(());
         }
-        y.par_chunks_mut(channels * oh * ow).zip(rois.par_chunks(5)).zip(&images).for_each(
-            |((y, roi), n)| {
-                for (c, y) in y.chunks_mut(oh * ow).enumerate() {
-                    let x = &x[(n * channels + c) * height * width..][..height * width];
-                    for (at, y) in y.iter_mut().enumerate() {
-                        let rows = self.op.bin(roi[2], roi[4], at / ow, oh, height);
-                        let cols = self.op.bin(roi[1], roi[3], at % ow, ow, width);
-                        let all = rows.flat_map(|r| cols.clone().map(move |c| x[r * width + c]));
-                        *y = all.reduce(|a, b| if b > a { b } else { a }).unwrap_or(T::ZERO);
-                    }
+        // A region may be the whole image.
+        let work = (regions * channels).saturating_mul((height * width).max(oh * ow));
+        par::rows(y, channels * oh * ow, work, |region, y| {
+            let (roi, n) = (&rois[region * 5..][..5], images[region]);
+            for (c, y) in y.chunks_mut(oh * ow).enumerate() {
+                let x = &x[(n * channels + c) * height * width..][..height * width];
+                for (at, y) in y.iter_mut().enumerate() {
+                    let rows = self.op.bin(roi[2], roi[4], at / ow, oh, height);
+                    let cols = self.op.bin(roi[1], roi[3], at % ow, ow, width);
+                    let all = rows.flat_map(|r| cols.clone().map(move |c| x[r * width + c]));
+                    *y = all.reduce(|a, b| if b > a { b } else { a }).unwrap_or(T::ZERO);
                 }
-            },
-        );
+            }
+        });
         Ok(())
     }
 }

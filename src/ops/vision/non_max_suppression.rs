@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::NativeKernel;
-use crate::ops::{AttrReader, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, OpCx, OpError, Operator, par};
 
 /// Boxes `[n, boxes, 4]`, scores `[n, classes, boxes]`, then optionally how many boxes of a class are taken at
 /// most, how much (intersection over union) they may overlap, and the score they must exceed; the output is
@@ -112,16 +110,16 @@ impl NonMaxSuppression {
             .map(|v| Bounds::new(v, self.center_point_box))
             .collect();
         let scores = cx.need_value(1)?.as_slice::<f32>()?;
-        let taken: Vec<Vec<i64>> = (0..batch * classes)
-            .into_par_iter()
-            .map(|k| {
-                let image = k / classes;
-                let boxes = &boxes[image * count..][..count];
-                let taken = select(boxes, &scores[k * count..][..count], &limits);
-                let row = |i| [image as i64, (k % classes) as i64, i as i64];
-                taken.into_iter().flat_map(row).collect()
-            })
-            .collect();
+        let mut taken: Vec<Vec<i64>> = vec![Vec::new(); batch * classes];
+        // Every box is sorted, then compared with all that are taken.
+        let work = scores.len().saturating_mul(16 + limits.boxes.min(count));
+        par::each(&mut taken, work, |k| {
+            let image = k / classes;
+            let boxes = &boxes[image * count..][..count];
+            let taken = select(boxes, &scores[k * count..][..count], &limits);
+            let row = |i| [image as i64, (k % classes) as i64, i as i64];
+            taken.into_iter().flat_map(row).collect()
+        });
         let all = taken.concat();
         Ok(Tensor::new([all.len() / 3, 3], &all)?)
     }

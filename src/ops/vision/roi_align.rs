@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::index32;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -11,7 +9,7 @@ use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel_with};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 /// What is made of the samples of a bin.
@@ -285,8 +283,13 @@ impl RealKernel for Run {
         if y.is_empty() {
             return Ok(());
         }
-        y.par_chunks_mut(region).zip(rois.par_chunks(4)).zip(&self.images).for_each(|((y, roi), n)| {
-            self.region(&x[n * image..][..image], roi, y);
+        // Without a number of samples, a region has as many as it has elements, of at most the whole image.
+        let samples = match self.op.sampling {
+            0 => image.max(region),
+            n => region.saturating_mul(n).saturating_mul(n),
+        };
+        par::rows(y, region, d.regions.saturating_mul(samples).saturating_mul(4), |i, y| {
+            self.region(&x[self.images[i] * image..][..image], &rois[i * 4..][..4], y);
         });
         Ok(())
     }

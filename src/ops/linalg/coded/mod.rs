@@ -2,8 +2,6 @@
 
 pub(crate) mod panel;
 
-use rayon::prelude::*;
-
 use super::product::{Mat, Threads, product};
 use crate::dtype::DType;
 use crate::kernel::codes::coded_matrix::{SUBS_32, SUBS_64, SUBS_128};
@@ -161,7 +159,10 @@ pub(crate) fn many_rows<T: Real>(
     decode: impl Fn(usize, &mut [T]) + Sync,
 ) -> Result<(), KernelError> {
     // Some columns at once, as rows of a transposed operand; their results are columns of the output.
-    let parts = (0..n.div_ceil(COLUMNS)).into_par_iter().map(|part| {
+    let mut parts: Vec<Vec<T>> = vec![Vec::new(); n.div_ceil(COLUMNS)];
+    // Each element is decoded once, then multiplied, several at a time.
+    let work = n.saturating_mul(k).saturating_mul(1 + m / 4);
+    par::try_rows(&mut parts, 1, work, |part, to| {
         let first = part * COLUMNS;
         let count = COLUMNS.min(n - first);
         let mut decoded = vec![T::ZERO; count * k];
@@ -169,10 +170,10 @@ pub(crate) fn many_rows<T: Real>(
         let mut out = vec![T::ZERO; m * count];
         let (a, b) = (Mat::rows(a, k), Mat::transposed(&decoded, k));
         product([m, count, k], a, b, &mut out, count, false, Threads::One)?;
-        Ok(out)
-    });
-    let parts: Vec<Vec<T>> = parts.collect::<Result<_, KernelError>>()?;
-    y.par_chunks_mut(n).enumerate().for_each(|(r, y)| {
+        to[0] = out;
+        Ok::<(), KernelError>(())
+    })?;
+    par::rows(y, n, m * n, |r, y| {
         for (y, part) in y.chunks_mut(COLUMNS).zip(&parts) {
             y.copy_from_slice(&part[r * y.len()..][..y.len()]);
         }
