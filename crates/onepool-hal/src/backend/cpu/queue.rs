@@ -223,9 +223,17 @@ impl Lane {
         inbox.jobs.push_back((point, program));
         self.submitted.store(point, Ordering::SeqCst);
         let wake = inbox.worker_sleeps;
+        let helpers_sleep = wake && inbox.helpers_asleep > 0;
+        if helpers_sleep {
+            // They wake while the worker does, and not after it.
+            self.awake.store(true, Ordering::SeqCst);
+        }
         drop(inbox);
         if wake {
             self.work.notify_one();
+        }
+        if helpers_sleep {
+            self.help.notify_all();
         }
         Ok(Timepoint(point))
     }
