@@ -21,6 +21,8 @@ const MAX_SPAN: usize = 40;
 const MAX_UNROLLED: usize = 7;
 /// Output channels that an invocation of the row kernel computes.
 const ROW_TILE: usize = 8;
+/// Elements of a row that an invocation of a row kernel computes where it has several taps.
+const ROW_PIXELS: usize = 8;
 /// More parts of a transposed convolution than this are better off on the CPU.
 const MAX_PHASES: usize = 64;
 
@@ -227,7 +229,7 @@ struct Reading {
 impl Reading {
     fn new(w: &WindowAxis) -> Reading {
         let narrow = w.output.next_multiple_of(8) < w.output.next_multiple_of(16);
-        let px = if w.kernel <= 1 && w.stride == 1 && !narrow { 16 } else { 8 };
+        let px = if w.kernel <= 1 && w.stride == 1 && !narrow { 16 } else { ROW_PIXELS };
         let span = |taps: usize| (px - 1) * w.stride + (taps.max(1) - 1) * w.dilation + 1;
         let (kw, repeats) = match w.kernel {
             0 => (1, 0),
@@ -370,7 +372,7 @@ impl<'c> Target<'c> {
             self.summed_constant(),
         ];
         let depth = if tile == TILE { DEPTH } else { SMALL_DEPTH };
-        let steps = (c.ic * c.axes.iter().map(|a| a.kernel).product::<usize>()).div_ceil(depth);
+        let steps = c.depth().div_ceil(depth);
         let groups = [c.plane().div_ceil(tile), c.oc.div_ceil(tile)];
         self.shared_out(c, Tiles { kernel, spec, groups, steps, weights }, lower)?;
         writes_quads(lower, c.has_whole_quads(), self.dtype);
@@ -381,8 +383,7 @@ impl<'c> Target<'c> {
     fn shared_out(&self, c: &Plain, tiles: Tiles, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Tiles { kernel, mut spec, groups: [across, down], steps, weights } = tiles;
         let (plane, batch) = (c.plane(), c.batch * c.groups);
-        let whole = c.is_plain() && c.y[0] == plane && c.y_first == 0;
-        let parts = if whole { parts(lower, across * down * batch, steps) } else { 1 };
+        let parts = if c.is_whole() { parts(lower, across * down * batch, steps) } else { 1 };
         let sums = (parts > 1).then(|| PartSums {
             parts,
             sizes: [c.batch, c.groups * c.oc, plane],

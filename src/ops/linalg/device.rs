@@ -2,9 +2,9 @@
 
 mod candidates;
 pub(crate) mod parts;
-mod wide;
+pub(crate) mod wide;
 
-use self::parts::{PartSums, parts};
+use self::parts::{PartSums, parts, shared_out};
 use super::matmul::Dims;
 use crate::dtype::DType;
 use crate::graph::Tensor;
@@ -18,15 +18,16 @@ use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
 /// Products of up to this many rows are summed in parts instead of computed in tiles.
 pub(crate) const VECTOR_ROWS: usize = 4;
 
-/// The tile of a work-group for `batch` products of `m` by `n`, of a kernel of large tiles and one of small ones: its
-/// side and its kernel. Small ones keep more of the device busy with few elements, and waste less on few rows or columns, where
-/// it has the local memory that they take.
+/// The tile of a work-group for `batch` products of `m` by `n` with sums of `k`, of a kernel of large tiles and one of small
+/// ones: its side and its kernel. Small ones keep more of the device busy where there are few elements and sums are too
+/// short to be shared out, and waste less on few rows or columns, where it has the local memory that they take.
 pub(crate) fn tile_of(
     lower: &Lowering<'_>,
-    [m, n, batch]: [usize; 3],
+    ([m, n, batch], k): ([usize; 3], usize),
     [large, small]: [KernelId; 2],
 ) -> (usize, KernelId) {
-    let is_few = m.div_ceil(TILE) * n.div_ceil(TILE) * batch < lower.processors();
+    let groups = m.div_ceil(TILE) * n.div_ceil(TILE) * batch;
+    let is_few = shared_out(lower, groups, k.div_ceil(DEPTH)) < lower.processors();
     let is_narrow = m.min(n) <= SMALL_TILE;
     if (is_few || is_narrow) && lower.can_run(small) { (SMALL_TILE, small) } else { (TILE, large) }
 }
@@ -560,14 +561,17 @@ mod tests {
         let registry = crate::registry::Registry::with_defaults();
         let mut device = registry.find("sim").unwrap();
         let kernels = [id::GEMM_TILE_F32, id::GEMM_TILE_F32_SMALL];
-        let mut of = |bytes: u32, n: usize| {
+        let mut of = |bytes: u32, n: usize, k: usize| {
             device.limits.max_local_bytes = bytes;
-            tile_of(&Lowering::new(&device), [n, n, 1], kernels)
+            tile_of(&Lowering::new(&device), ([n, n, 1], k), kernels)
         };
-        assert_eq!(of(64 << 10, 128), (32, kernels[1]));
-        assert_eq!(of(64 << 10, 4096), (64, kernels[0]));
+        assert_eq!(of(64 << 10, 128, 64), (32, kernels[1]));
+        assert_eq!(of(64 << 10, 4096, 64), (64, kernels[0]));
+        // Long sums are shared out between as many work-groups as there are processors.
+        assert_eq!(of(64 << 10, 512, 64), (32, kernels[1]));
+        assert_eq!(of(64 << 10, 512, 4096), (64, kernels[0]));
         // The guaranteed minimum of Vulkan is too small for the small tile.
-        assert_eq!(of(16 << 10, 128), (64, kernels[0]));
+        assert_eq!(of(16 << 10, 128, 64), (64, kernels[0]));
     }
 
     /// What kernels write in pieces does not go over a bus.

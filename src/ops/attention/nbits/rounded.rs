@@ -382,7 +382,7 @@ impl Task<'_, '_, '_> {
         let op = sizes.op;
         let (bytes, blocks) = (op.bytes(), op.blocks());
         let count = rows.first().map_or(0, |row| row.len());
-        let grid = Places::of(dot, op, left);
+        let places = Places::of(dot, op, left);
         let mut zeros = Vec::new();
         for at in in_streams(count.div_ceil(STRIP), D::STREAMS).map(|strip| strip * STRIP) {
             let (column, n) = (first + at, STRIP.min(count - at));
@@ -398,7 +398,7 @@ impl Task<'_, '_, '_> {
                     let sums = left.sums.get((row + r) * blocks..).unwrap_or(&[]);
                     let taken = zeros.map_or(0.0, |zeros| products(zeros, sums));
                     if let Some(y) = y.get_mut(at + c) {
-                        *y = bias - taken + columns.line::<D, BITS>(dot, grid, (left, row + r), c);
+                        *y = bias - taken + columns.line::<D, BITS>(dot, places, (left, row + r), c);
                     }
                 }
             }

@@ -3,7 +3,8 @@
 use super::patch::Patches;
 use super::wide::Wide;
 use super::winograd::Tiles;
-use super::{MAX_SPAN, Plain, Target};
+use super::{MAX_SPAN, Plain, ROW_PIXELS, ROW_TILE, Target};
+use crate::backend::DeviceKind;
 use crate::dtype::DType;
 use crate::kernel::KernelId;
 use crate::kernel::codes::slices::{SMALL_TILE, TILE};
@@ -118,8 +119,30 @@ impl Target<'_> {
         if let Some(wide) = self.wide(c, lower) {
             return Ok(Method::Wide(wide));
         }
-        let (tile, kernel) = tile_of(lower, [c.oc, c.plane(), c.batch * c.groups], self.tile_kernels(c)?);
+        let is_host = lower.device().kind == DeviceKind::Cpu;
+        if let Some(product) = self.product(c).filter(|product| product.is_indexable() && !is_host) {
+            return Ok(Method::Product(Box::new(product)));
+        }
+        if !is_host && self.prefers_rows(c, lower) {
+            return Ok(Method::Rows { local: ROW_LOCALS[1] });
+        }
+        let sizes = ([c.oc, c.plane(), c.batch * c.groups], if c.is_whole() { c.depth() } else { 0 });
+        let (tile, kernel) = tile_of(lower, sizes, self.tile_kernels(c)?);
         Ok(Method::Tiles { tile, kernel })
+    }
+
+    /// Whether register tiles over rows are faster than tiles in workgroup memory, of which few output channels fill a part:
+    /// where they keep every processor busy. Measured on an H100.
+    fn prefers_rows(&self, c: &Plain, lower: &Lowering<'_>) -> bool {
+        let [_, h, w] = c.axes;
+        let local = ROW_LOCALS[1] as usize;
+        let groups = (c.plane() * c.batch * c.oc.div_ceil(ROW_TILE)) / (ROW_PIXELS * local);
+        self.dtype == DType::F32
+            && c.oc <= SMALL_TILE
+            && c.groups == 1
+            && c.is_whole()
+            && h.stride.max(w.stride) <= 2
+            && groups >= 2 * lower.processors()
     }
 
     /// Whether the kernel over rows can compute `c`.

@@ -5,6 +5,7 @@ use super::{Plain, Target, Tiles};
 use crate::kernel::KernelId;
 use crate::kernel::codes::{conv_matrix, conv_wide};
 use crate::kernel::table::{spec, variants};
+use crate::ops::linalg::device::wide::{enough, wastes};
 use crate::ops::linalg::device::{Product, Source, VECTOR_ROWS};
 use crate::ops::pack::Pack;
 use crate::ops::{Lowering, OpError, Operand};
@@ -33,6 +34,16 @@ pub(super) struct Wide {
 impl Plain {
     pub(super) fn plane(&self) -> usize {
         self.axes.iter().map(|a| a.output).product()
+    }
+
+    /// Products that an element of the output sums.
+    pub(super) fn depth(&self) -> usize {
+        self.ic * self.axes.iter().map(|a| a.kernel).product::<usize>()
+    }
+
+    /// Whether the output has all elements of its tensor, in their order.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_plain() && self.y[0] == self.plane() && self.y_first == 0
     }
 
     /// Whether an element of the output has any taps at all.
@@ -64,8 +75,7 @@ impl Target<'_> {
         if self.summed && c.oc.min(plane) <= VECTOR_ROWS {
             return None;
         }
-        let whole = c.is_plain() && c.y[0] == plane && c.y_first == 0;
-        if !c.is_pointwise() || !c.has_plain_weights() || !whole || !one_bias {
+        if !c.is_pointwise() || !c.has_plain_weights() || !c.is_whole() || !one_bias {
             return None;
         }
         let source = |i: usize, matrices: usize, row: usize| Source {
@@ -118,7 +128,10 @@ impl Target<'_> {
         let plane = c.plane();
         let groups = plane.div_ceil(TILE[1]) * c.oc.div_ceil(TILE[0]) * c.batch * c.groups;
         let few = lower.few_wide(groups);
-        let fits = c.oc.min(plane) >= MIN_TILE && !few;
+        let sizes = ([c.oc, plane, c.batch * c.groups], if c.is_whole() { c.depth() } else { 0 });
+        let fits = c.oc.min(plane) >= MIN_TILE
+            && !wastes(TILE[0], [c.oc, plane])
+            && enough(lower, TILE[0], sizes, conv_wide::DEPTH);
         self.matrix(c, few, lower).or_else(|| self.plain_wide(c, lower).filter(|_| fits))
     }
 

@@ -2,6 +2,7 @@
 //! are transformed for all channels, multiplied with the transformed taps, and transformed back.
 
 use super::{Plain, Target};
+use crate::backend::DeviceKind;
 use crate::dtype::DType;
 use crate::kernel::codes::conv_matrix;
 use crate::kernel::codes::winograd::POINTS;
@@ -14,6 +15,8 @@ use crate::ops::{Activation, Lowering, OpError, Operand, WindowAxis};
 const OUT: usize = 4;
 /// Multiply-adds that take as long as reading or writing an element of a transformed tile: more where memory is slower.
 const TOUCH: usize = 32;
+/// The same of a card; measured on an H100.
+const TOUCH_OF_CARD: usize = 18;
 /// Bytes of transformed tiles and their products that are made at a time.
 const PART: usize = 64 << 20;
 /// The most bytes of transformed taps: what a buffer of any device may have.
@@ -47,15 +50,17 @@ impl Plain {
         (self.ic.min(self.oc) > 4).then_some(Tiles { across, of_image, count })
     }
 
-    /// Whether the transformed product is the faster one where memory and arithmetic are as fast as is usual.
-    fn gains_by(&self, tiles: &Tiles) -> bool {
+    /// Whether the transformed product is the faster one on such a device, where memory and arithmetic are as fast as is
+    /// usual.
+    fn gains_by(&self, tiles: &Tiles, kind: DeviceKind) -> bool {
+        let touch = if kind == DeviceKind::Discrete { TOUCH_OF_CARD } else { TOUCH };
         let [_, h, w] = self.axes;
         let plane = h.output * w.output;
         // Multiply-adds of the plain sum, and ours. Each element of tiles and products is written and read, the
         // taps are transformed in every run.
         let Some(plain) = (9 * self.ic * self.oc).checked_mul(plane * self.batch) else { return false };
         let touched = 92 * (self.ic + self.oc) * tiles.count + 81 * self.ic * self.oc;
-        let ours = POINTS * self.ic * self.oc * tiles.count + TOUCH * touched;
+        let ours = POINTS * self.ic * self.oc * tiles.count + touch * touched;
         ours < plain * 4 / 5
     }
 }
@@ -68,7 +73,7 @@ impl Target<'_> {
         if matrix.is_ok_and(|kernel| lower.matrix_threads(kernel, conv_matrix::SUBS).is_some()) {
             return None;
         }
-        c.tiles().filter(|tiles| c.gains_by(tiles))
+        c.tiles().filter(|tiles| c.gains_by(tiles, lower.device().kind))
     }
 
     /// Emits `c` by transformed tiles.

@@ -128,7 +128,8 @@ impl Product {
         if let Some(wide) = self.wide(lower) {
             return Ok(Method::Wide(wide));
         }
-        let (tile, kernel) = tile_of(lower, [self.m, self.n, self.pairs.len()], self.tile_kernels()?);
+        let sizes = ([self.m, self.n, self.pairs.len()], self.k);
+        let (tile, kernel) = tile_of(lower, sizes, self.tile_kernels()?);
         Ok(Method::Tiles { tile, kernel })
     }
 

@@ -41,6 +41,11 @@ pub(crate) fn parts(lower: &Lowering<'_>, groups: usize, steps: usize) -> usize 
     (2 * processors / groups).min(steps / least).clamp(1, MAX_PARTS)
 }
 
+/// How many work-groups there are when [`parts`] has shared out the steps of `groups` of them.
+pub(crate) fn shared_out(lower: &Lowering<'_>, groups: usize, steps: usize) -> usize {
+    groups * parts(lower, groups, steps)
+}
+
 impl PartSums {
     fn len(&self) -> usize {
         self.sizes.iter().product()

@@ -1,10 +1,11 @@
 //! Products of large matrices on devices with fast workgroup memory: wide tiles, by cooperative matrices where
 //! there are any.
 
+use super::parts::shared_out;
 use super::{Product, Source};
 use crate::backend::DeviceKind;
 use crate::kernel::KernelId;
-use crate::kernel::codes::{gemm_matrix, gemm_wide, gemv_wide};
+use crate::kernel::codes::{gemm_matrix, gemm_wide, gemv_wide, slices};
 use crate::kernel::table::{spec, variants};
 use crate::ops::linalg::joined::Beside;
 use crate::ops::{Lowering, OpError, Operand};
@@ -34,6 +35,29 @@ const MATRIX_TILES: [MatrixTile; 3] = {
 /// The least rows and columns that are worth a wide tile, and one of cooperative matrices.
 const MIN_WIDE: usize = 64;
 const MIN_MATRIX: usize = 16;
+
+/// The least sums that are worth being shared out between wide tiles; measured on an H100.
+const MIN_SHARED: usize = 384;
+
+/// Whether tiles of so many rows and columns compute a quarter more elements beside an `m` by `n` result than tiles of
+/// workgroup memory do.
+pub(crate) fn wastes(tile: usize, [m, n]: [usize; 2]) -> bool {
+    let computed = |side: usize| m.next_multiple_of(side).saturating_mul(n.next_multiple_of(side));
+    computed(tile) > computed(slices::TILE).saturating_mul(5) / 4
+}
+
+/// Whether enough work-groups of wide tiles of that side compute `batch` results of `m` by `n`, whose sums of `k` are shared
+/// out where they are long; a step sums `depth` of them.
+pub(crate) fn enough(
+    lower: &Lowering<'_>,
+    tile: usize,
+    ([m, n, batch], k): ([usize; 3], usize),
+    depth: usize,
+) -> bool {
+    let groups = m.div_ceil(tile) * n.div_ceil(tile) * batch;
+    let shared = if k >= MIN_SHARED { shared_out(lower, groups, k.div_ceil(depth)) } else { groups };
+    !lower.few_wide(shared)
+}
 
 /// Invocations of work-groups of the kernel for few rows; fewer where those are enough for the device.
 const LOCALS: [usize; 3] = [LEAST_LOCAL, 512, 1024];
@@ -139,9 +163,9 @@ impl Product {
 
     /// The kernel of wide tiles or of cooperative matrices for it, if one fits.
     pub(super) fn wide(&self, lower: &Lowering<'_>) -> Option<Wide> {
-        let groups = self.m.div_ceil(TILE[0]) * self.n.div_ceil(TILE[1]) * self.pairs.len();
-        let few = lower.few_wide(groups);
-        let fits = self.m.min(self.n) >= MIN_WIDE && !few;
+        let fits = self.m.min(self.n) >= MIN_WIDE
+            && !wastes(TILE[0], [self.m, self.n])
+            && enough(lower, TILE[0], ([self.m, self.n, self.pairs.len()], self.k), gemm_wide::DEPTH);
         self.best_matrix(lower).or_else(|| self.plain_wide(lower).filter(|_| fits))
     }
 
@@ -271,6 +295,21 @@ impl Product {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wide_tiles_fit_the_result() {
+        assert!(wastes(128, [64, 4096]) && wastes(128, [160, 160]));
+        assert!(!wastes(128, [128, 4096]) && !wastes(128, [96, 4096]) && !wastes(128, [196, 1024]));
+    }
+
+    #[test]
+    fn long_sums_of_few_wide_tiles_are_shared_out() {
+        let mut device = crate::registry::Registry::with_defaults().find("sim").unwrap();
+        device.processors = Some(132);
+        let of = |m, n, k| enough(&Lowering::new(&device), 128, ([m, n, 1], k), 8);
+        assert!(of(256, 1024, 1024) && of(4096, 4096, 8) && of(512, 196, 1024));
+        assert!(!of(256, 1024, 256) && !of(256, 196, 1024));
+    }
 
     /// Products of one token of a model of 1.5 billion parameters, its rows and columns.
     const SIZES: [[usize; 2]; 5] = [[2048, 3072], [2048, 2048], [2048, 8192], [8192, 2048], [2048, 128_256]];
