@@ -17,8 +17,10 @@ const POLLED: Duration = Duration::from_micros(500);
 
 /// Groups of rows for each thread, so that a slow one does less.
 const GROUPS: usize = 4;
+/// Up to this much work of rows one thread is faster. Tests cut small ones, too.
+const LITTLE: usize = if cfg!(test) { 32 } else { PARALLEL };
 /// Work of a group of rows at least.
-const LEAST: usize = PART / 4;
+const LEAST: usize = if cfg!(test) { 4 } else { PART / 4 };
 
 /// Number of threads that share a loop begun here.
 pub(crate) fn threads() -> usize {
@@ -131,12 +133,13 @@ pub(crate) fn try_parts<T: Send, E: Send>(
 /// or operations that take as long. Where that is little, or there is one thread, all of them are.
 pub(crate) fn group(rows: usize, work: usize) -> usize {
     let threads = threads();
-    let groups = if threads > 1 && work > PARALLEL { (GROUPS * threads).min(work / LEAST) } else { 1 };
+    let groups = if threads > 1 && work > LITTLE { (GROUPS * threads).min(work / LEAST) } else { 1 };
     (rows / groups).max(1)
 }
 
 /// Calls `f(first, group)` for groups of consecutive rows of `len` elements of `out`, which begin with row `first`, in
-/// parallel where all of them are much `work` (see [`group`]). The last row may be shorter; there are none of no elements.
+/// parallel where all of them are much `work` (see [`group`]). The last row may be shorter; where `len` is 0 there are
+/// none.
 pub(crate) fn groups<T: Send>(out: &mut [T], len: usize, work: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     let Ok(()) = try_groups_of::<T, Infallible>(out, len, work, &|first, group| {
         f(first, group);
@@ -229,7 +232,7 @@ mod tests {
     const SIZES: [(usize, usize); 9] =
         [(0, 0), (0, 3), (5, 0), (7, 7), (7, 9), (7, usize::MAX), (1, 1), (640, 1), (1003, 10)];
     /// Little, just enough for several threads, much.
-    const WORK: [usize; 4] = [0, super::PARALLEL, super::PARALLEL + 1, usize::MAX];
+    const WORK: [usize; 4] = [0, super::LITTLE, super::LITTLE + 1, usize::MAX];
 
     /// What is written to element `i` of a row of `len`, of which all are counted from 1 on.
     fn number(row: usize, len: usize, i: usize) -> usize {
@@ -313,8 +316,8 @@ mod tests {
         let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let group = |threads, rows, work| pool(threads).install(|| super::group(rows, work));
         assert_eq!(group(1, 1000, usize::MAX), 1000);
-        assert_eq!(group(4, 1000, super::PARALLEL), 1000);
-        assert_eq!(group(4, 1000, super::PARALLEL + 1), 1000 / (super::PARALLEL / super::LEAST));
+        assert_eq!(group(4, 1000, super::LITTLE), 1000);
+        assert_eq!(group(4, 1000, super::LITTLE + 1), 1000 / (super::LITTLE / super::LEAST));
         assert_eq!(group(4, 1000, usize::MAX), 1000 / 16);
         assert_eq!([0, 1, 15, 16, 31].map(|rows| group(4, rows, usize::MAX)), [1; 5]);
     }
