@@ -353,7 +353,7 @@ fn four_vectors_become_one_of_their_sums() {
         fn with<D: Dot>(self, dot: D) {
             let Fours(largest, small) = self;
             let number = |i: i32| match largest {
-                true => [16383, 16383, -16383][i as usize / 8 % 3] - 5,
+                true => [16378, 16378, -16383][i as usize / 8 % 3],
                 false => i * i - 70,
             };
             let numbers: Vec<i32> = (0..4 * D::SUMS as i32).map(number).collect();

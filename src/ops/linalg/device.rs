@@ -18,16 +18,20 @@ use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
 /// Products of up to this many rows are summed in parts instead of computed in tiles.
 pub(crate) const VECTOR_ROWS: usize = 4;
 
-/// The tile of a work-group for `batch` products of `m` by `n` with sums of `k`, of a kernel of large tiles and one of small
-/// ones: its side and its kernel. Small ones keep more of the device busy where there are few elements and sums are too
+/// The tile of a work-group for `batch` products of `m` by `n` with sums of `k` that may be shared out, of a kernel of large
+/// tiles and one of small ones: its side and its kernel. Small ones keep more of the device busy where there are few elements and sums are too
 /// short to be shared out, and waste less on few rows or columns, where it has the local memory that they take.
 pub(crate) fn tile_of(
     lower: &Lowering<'_>,
     ([m, n, batch], k): ([usize; 3], usize),
     [large, small]: [KernelId; 2],
 ) -> (usize, KernelId) {
-    let groups = m.div_ceil(TILE) * n.div_ceil(TILE) * batch;
-    let is_few = shared_out(lower, groups, k.div_ceil(DEPTH)) < lower.processors();
+    let groups = |side: usize| m.div_ceil(side) * n.div_ceil(side) * batch;
+    let [few, most] = [groups(TILE), groups(SMALL_TILE)];
+    // Where small ones do for all processors, adding the parts of large ones takes longer than they save.
+    let processors = lower.processors();
+    let is_few =
+        few < processors && (most >= processors || shared_out(lower, few, k.div_ceil(DEPTH)) < processors);
     let is_narrow = m.min(n) <= SMALL_TILE;
     if (is_few || is_narrow) && lower.can_run(small) { (SMALL_TILE, small) } else { (TILE, large) }
 }
@@ -560,6 +564,7 @@ mod tests {
     fn a_tile_fits_the_device_and_its_local_memory() {
         let registry = crate::registry::Registry::with_defaults();
         let mut device = registry.find("sim").unwrap();
+        device.processors = Some(132);
         let kernels = [id::GEMM_TILE_F32, id::GEMM_TILE_F32_SMALL];
         let mut of = |bytes: u32, n: usize, k: usize| {
             device.limits.max_local_bytes = bytes;
@@ -567,9 +572,10 @@ mod tests {
         };
         assert_eq!(of(64 << 10, 128, 64), (32, kernels[1]));
         assert_eq!(of(64 << 10, 4096, 64), (64, kernels[0]));
-        // Long sums are shared out between as many work-groups as there are processors.
-        assert_eq!(of(64 << 10, 512, 64), (32, kernels[1]));
-        assert_eq!(of(64 << 10, 512, 4096), (64, kernels[0]));
+        // Long sums are shared out between as many work-groups as there are processors, where small tiles are too few.
+        assert_eq!(of(64 << 10, 256, 64), (32, kernels[1]));
+        assert_eq!(of(64 << 10, 256, 4096), (64, kernels[0]));
+        assert_eq!(of(64 << 10, 512, 4096), (32, kernels[1]));
         // The guaranteed minimum of Vulkan is too small for the small tile.
         assert_eq!(of(16 << 10, 128, 64), (64, kernels[0]));
     }

@@ -189,7 +189,7 @@ mod tests {
         let turned = Gemm { trans_a: true, trans_b: true, ..Gemm::default() };
         check(&turned, &[&[700, 20], &[36, 700]], many);
         check(&MatMul::default(), &[&[3, 20, 600], &[3, 600, 18]], many);
-        let wide = check(&biased, &[&[132, 600], &[600, 256], &[256]], eight);
+        let wide = check(&biased, &[&[256, 600], &[600, 256], &[256]], eight);
         assert!(wide.contains(&"gemm_wide_f32"), "{wide:?}");
     }
 
