@@ -346,9 +346,8 @@ impl<'c> Target<'c> {
         };
         let groups = grid_1d(n as u64, local, lower.device().limits.max_groups[0]);
         let args = [Operand::Input(0), weights, self.bias(), Operand::Output(0), self.summand_arg()];
-        lower.dispatch(kernel, &spec, &args, &params, groups)?;
-        writes_quads(lower, whole, self.dtype);
-        Ok(())
+        // An invocation writes several quads of a row, so neighbours write no neighbouring pieces.
+        lower.dispatch(kernel, &spec, &args, &params, groups)
     }
 
     /// Tiles in workgroup memory, of `tile` channels and elements.

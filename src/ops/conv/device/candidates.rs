@@ -138,7 +138,7 @@ impl Target<'_> {
         let local = ROW_LOCALS[1] as usize;
         let groups = (c.plane() * c.batch * c.oc.div_ceil(ROW_TILE)) / (ROW_PIXELS * local);
         self.dtype == DType::F32
-            && c.oc <= SMALL_TILE
+            && (ROW_TILE..=SMALL_TILE).contains(&c.oc)
             && c.groups == 1
             && c.is_whole()
             && h.stride.max(w.stride) <= 2
@@ -209,6 +209,63 @@ impl Target<'_> {
             .flag("apart", !c.has_plain_weights())
             .flag("biased", self.biased)
             .flag("residual", self.summed)
+    }
+}
+
+#[cfg(test)]
+mod model_tests {
+    use crate::backend::DeviceKind;
+    use crate::dtype::DType;
+    use crate::ops::conv::Conv;
+    use crate::ops::{Activation, Fact, Lowering, OpCx, Operator, Step, StepKernel, WindowAttrs};
+    use crate::registry::Registry;
+    use crate::shape::Shape;
+    use crate::tensor::TensorInfo;
+
+    /// The kernels of a convolution by `taps` of images of `side` on a device with so many processors.
+    fn kernels(
+        (kind, processors): (DeviceKind, u32),
+        [ic, oc]: [usize; 2],
+        taps: usize,
+        side: [usize; 2],
+    ) -> Vec<&'static str> {
+        let mut device = Registry::with_defaults().find("sim:discrete").unwrap();
+        (device.kind, device.processors, device.prefers_texels) = (kind, Some(processors), false);
+        let window = WindowAttrs { pads: vec![taps as i64 / 2; 4], ..WindowAttrs::default() };
+        let conv = Conv { window, group: 1, activation: Activation::None, summed: false };
+        let info = |dims: [usize; 4]| TensorInfo::new(DType::F32, Shape::new(dims).unwrap());
+        let inputs = [info([1, ic, side[0], side[1]]), info([oc, ic, taps, taps])];
+        let cx = OpCx::for_infer(inputs.map(|info| Some(Fact::of(info))).into(), 1);
+        let cx = cx.clone().with_outputs(conv.infer(&cx).unwrap());
+        let mut lower = Lowering::new(&device);
+        conv.gpu(&cx, &mut lower).unwrap();
+        let name = |step: &Step| match step {
+            Step::Dispatch { kernel: StepKernel::Table(id), .. } => Some(id.info().name),
+            _ => None,
+        };
+        lower.finish().steps.iter().filter_map(name).collect()
+    }
+
+    #[test]
+    fn the_model_of_a_device_chooses_what_was_measured_as_the_fastest() {
+        let (card, apu) = ((DeviceKind::Discrete, 132), (DeviceKind::Integrated, 12));
+        let begins = |kernels: Vec<&str>, with: &str| {
+            assert!(kernels.iter().any(|name| name.starts_with(with)), "{with}: {kernels:?}");
+        };
+        // Few output channels: by rows where they keep every processor busy, but not fewer than such a tile has.
+        begins(kernels(card, [16, 16], 3, [512, 512]), "conv_row");
+        begins(kernels(apu, [16, 16], 3, [80, 80]), "conv_row");
+        begins(kernels(card, [16, 16], 3, [80, 80]), "conv_tile");
+        begins(kernels(card, [3, 3], 3, [1080, 1920]), "conv_tile");
+        // One tap is a product.
+        begins(kernels(card, [256, 64], 1, [56, 56]), "gemm");
+        // Transformed tiles pay earlier where memory is fast.
+        begins(kernels(card, [64, 64], 3, [56, 56]), "winograd");
+        begins(kernels(apu, [64, 64], 3, [56, 56]), "conv_tile");
+        // Long sums of few large tiles are shared out.
+        let shared = kernels(card, [256, 256], 3, [14, 14]);
+        begins(shared.clone(), "sum_parts");
+        assert!(!shared.iter().any(|name| name.ends_with("_small")), "{shared:?}");
     }
 }
 
