@@ -108,6 +108,11 @@ impl GeneratorObject {
             Err(TryLockError::WouldBlock) => Err(failed(GenerateError::Busy).of("generator")),
         }
     }
+
+    fn pages(&self) -> Result<&PagePool, Failure> {
+        let problem = "has no pages: its graph has no PagedAttention";
+        self.pages.as_ref().ok_or_else(|| Failure::argument("generator", problem))
+    }
 }
 
 pub(crate) fn failed(error: GenerateError) -> Failure {
@@ -269,13 +274,6 @@ pub unsafe extern "C" fn onepool_generator_context(generator: Handle, tokens: Ou
         place.set(generator.get::<GeneratorObject>("generator")?.context);
         Ok(())
     })
-}
-
-impl GeneratorObject {
-    fn pages(&self) -> Result<&PagePool, Failure> {
-        let problem = "has no pages: its graph has no PagedAttention";
-        self.pages.as_ref().ok_or_else(|| Failure::argument("generator", problem))
-    }
 }
 
 /// `onepool_generator_page_counts` of the header.

@@ -18,9 +18,10 @@ use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
 /// Products of up to this many rows are summed in parts instead of computed in tiles.
 pub(crate) const VECTOR_ROWS: usize = 4;
 
-/// The tile of a work-group for `batch` products of `m` by `n` with sums of `k` that may be shared out, of a kernel of large
-/// tiles and one of small ones: its side and its kernel. Small ones keep more of the device busy where there are few elements and sums are too
-/// short to be shared out, and waste less on few rows or columns, where it has the local memory that they take.
+/// The tile of a work-group for `batch` products of `m` by `n`, whose sums of `k` may be shared out (0: they are not): its side
+/// and its kernel, of one of large tiles and one of small ones. Small ones keep more of the device busy where there are few
+/// elements and sums are too short to be shared out, and waste less on few rows or columns, where it has the local memory that
+/// they take.
 pub(crate) fn tile_of(
     lower: &Lowering<'_>,
     ([m, n, batch], k): ([usize; 3], usize),

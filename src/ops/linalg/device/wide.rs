@@ -39,8 +39,8 @@ const MIN_MATRIX: usize = 16;
 /// The least sums that are worth being shared out between wide tiles; measured on an H100.
 const MIN_SHARED: usize = 384;
 
-/// Whether tiles of so many rows and columns compute a quarter more elements beside an `m` by `n` result than tiles of
-/// workgroup memory do.
+/// Whether tiles of that side, with what they compute outside an `m` by `n` result, compute over a quarter more elements than
+/// large tiles of workgroup memory.
 pub(crate) fn wastes(tile: usize, [m, n]: [usize; 2]) -> bool {
     let computed = |side: usize| m.next_multiple_of(side).saturating_mul(n.next_multiple_of(side));
     computed(tile) > computed(slices::TILE).saturating_mul(5) / 4
