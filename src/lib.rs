@@ -149,7 +149,7 @@ pub mod session;
 pub use onepool_core::{DType, Dim, Element, HostRegion, Shape, SharedRegion, SymShape, Tensor, TensorInfo};
 pub use onepool_core::{dlpack, dtype, limits, memory, shape, tensor};
 pub use onepool_expr as expr;
-pub use onepool_hal::{backend, device, recording, registry};
+pub use onepool_hal::{backend, device, recording, registry, team};
 pub use onepool_spirv as spirv;
 
 pub use graph::{Graph, GraphBuilder};

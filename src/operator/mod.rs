@@ -104,7 +104,7 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
     }
 
     /// The native function: arguments are all inputs in order (absent ones and value inputs
-    /// [`crate::kernel::NativeArg::Absent`]), then all outputs. It may use rayon's pool, allocates only
+    /// [`crate::kernel::NativeArg::Absent`]), then all outputs. It may share loops among the device's threads, allocates only
     /// scratch memory, and writes every byte of its outputs.
     ///
     /// # Errors

@@ -1,19 +1,15 @@
-//! Loops of native functions cut into parts for the thread pool.
+//! Loops of native functions cut into parts for the threads of a team.
 
 use std::convert::Infallible;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
-use crate::sync::{into_inner, lock};
+#[cfg(test)]
+pub(crate) use onepool_hal::team::of_threads;
+pub(crate) use onepool_hal::team::{share, threads, try_share};
 
 /// Elements of one part.
 const PART: usize = 16 << 10;
 /// Below this many elements one thread is faster.
 const PARALLEL: usize = 2 * PART;
-
-/// Duration for which a finished thread polls for the others: sleeping and waking take longer than most parts.
-const POLLED: Duration = Duration::from_micros(500);
 
 /// Groups of rows for each thread, so that a slow one does less.
 const GROUPS: usize = 4;
@@ -22,88 +18,9 @@ const LITTLE: usize = if cfg!(test) { 32 } else { PARALLEL };
 /// Work of a group of rows at least.
 const LEAST: usize = if cfg!(test) { 4 } else { PART / 4 };
 
-/// Number of threads that share a loop begun here.
-pub(crate) fn threads() -> usize {
-    rayon::current_num_threads()
-}
-
-/// Calls `f` with every item, in no order; each thread of the pool takes one more when it is free, so that a
-/// thread that comes late or is slow does less. The calling thread begins in front and another one at the
-/// end, as in the loop before: what a thread wrote there is in its cache.
-pub(crate) fn share<I>(items: I, f: impl Fn(I::Item) + Sync)
-where
-    I: DoubleEndedIterator + Send,
-    I::Item: Send,
-{
-    let Ok(()) = try_share::<I, Infallible>(items, |item| {
-        f(item);
-        Ok(())
-    });
-}
-
-/// As [`share`], for functions that may fail: items that no one has taken yet are left then.
-///
-/// # Errors
-/// One of those that `f` returned.
-pub(crate) fn try_share<I, E>(items: I, f: impl Fn(I::Item) -> Result<(), E> + Sync) -> Result<(), E>
-where
-    I: DoubleEndedIterator + Send,
-    I::Item: Send,
-    E: Send,
-{
-    let threads = threads().min(items.size_hint().1.unwrap_or(usize::MAX));
-    if threads <= 1 {
-        return { items }.try_for_each(f);
-    }
-    struct Shared<I, E> {
-        items: Option<I>,
-        failed: Option<E>,
-    }
-    let shared = Mutex::new(Shared { items: Some(items), failed: None });
-    let running = AtomicUsize::new(0);
-    let work = |from_end: bool| {
-        loop {
-            let mut next = lock(&shared);
-            let take = |items: &mut I| if from_end { items.next_back() } else { items.next() };
-            let Some(item) = next.items.as_mut().and_then(take) else {
-                next.items = None;
-                return;
-            };
-            running.fetch_add(1, Ordering::Relaxed);
-            drop(next);
-            if let Err(error) = f(item) {
-                let mut shared = lock(&shared);
-                shared.items = None;
-                shared.failed.get_or_insert(error);
-            }
-            running.fetch_sub(1, Ordering::Release);
-        }
-    };
-    on_all_threads(threads, &work, &running);
-    into_inner(shared).failed.map_or(Ok(()), Err)
-}
-
-/// Runs `work` on this and on `threads - 1` threads of the pool, told whether to begin at the end, and polls for a while
-/// until `running` is zero. Not generic, so that the pool's code is compiled once.
-fn on_all_threads(threads: usize, work: &(dyn Fn(bool) + Sync), running: &AtomicUsize) {
-    rayon::in_place_scope(|scope| {
-        (1..threads).for_each(|thread| scope.spawn(move |_| work(thread % 2 == 1)));
-        work(false);
-        let mut polls = 0u32;
-        let mut start = None;
-        while running.load(Ordering::Acquire) > 0 {
-            std::hint::spin_loop();
-            polls += 1;
-            if polls.is_multiple_of(64) && start.get_or_insert_with(Instant::now).elapsed() > POLLED {
-                break;
-            }
-        }
-    });
-}
-
 /// Calls `f(start, part)` for consecutive parts of `out`, in parallel where it is long.
 pub(crate) fn parts<T: Send>(out: &mut [T], f: impl Fn(usize, &mut [T]) + Send + Sync) {
-    // One copy of the pool's code for each element type is enough.
+    // One copy of the loop's code for each element type is enough.
     parts_of(out, &f);
 }
 
@@ -147,7 +64,7 @@ pub(crate) fn groups<T: Send>(out: &mut [T], len: usize, work: usize, f: impl Fn
     });
 }
 
-/// Called by pointer, so that the pool's code is compiled once for each element type.
+/// Called by pointer, so that the loop's code is compiled once for each element type.
 fn try_groups_of<T: Send, E: Send>(
     out: &mut [T],
     len: usize,
@@ -219,13 +136,11 @@ pub(crate) fn each<T: Send>(out: &mut [T], work: usize, f: impl Fn(usize) -> T +
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use super::of_threads;
 
-    /// Runs `test` with pools of one and of several threads.
-    fn with_pools(test: impl Fn() + Send + Sync) {
-        for threads in [1, 4] {
-            rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&test);
-        }
+    /// Runs `test` on teams of one and of several threads.
+    fn with_teams(test: impl Fn()) {
+        [1, 4].into_iter().for_each(|threads| of_threads(threads, &test));
     }
 
     /// Elements, length of a row: none, one row, one element, whole rows, a last row that is shorter.
@@ -245,7 +160,7 @@ mod tests {
 
     #[test]
     fn every_row_is_taken_once_at_its_place() {
-        with_pools(|| {
+        with_teams(|| {
             for ((n, len), work) in SIZES.into_iter().flat_map(|size| WORK.map(|work| (size, work))) {
                 let add = |row: usize, out: &mut [usize]| {
                     assert!(row * len + out.len() <= n && out.len() <= len);
@@ -275,7 +190,7 @@ mod tests {
 
     #[test]
     fn rows_of_two_slices_go_together() {
-        with_pools(|| {
+        with_teams(|| {
             for ((n, len), work) in SIZES.into_iter().flat_map(|size| WORK.map(|work| (size, work))) {
                 let rows = n.div_ceil(len.max(1));
                 let (mut a, mut b) = (vec![0; n], vec![0; 2 * rows]);
@@ -299,7 +214,7 @@ mod tests {
 
     #[test]
     fn an_error_of_a_row_comes_back() {
-        with_pools(|| {
+        with_teams(|| {
             for work in WORK {
                 let mut out = vec![0; 1000];
                 let fail = |row: usize, _: &mut [i32]| if row == 77 { Err(row) } else { Ok(()) };
@@ -313,57 +228,12 @@ mod tests {
 
     #[test]
     fn little_work_and_one_thread_are_one_group() {
-        let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let group = |threads, rows, work| pool(threads).install(|| super::group(rows, work));
+        let group = |threads, rows, work| of_threads(threads, || super::group(rows, work));
         assert_eq!(group(1, 1000, usize::MAX), 1000);
         assert_eq!(group(4, 1000, super::LITTLE), 1000);
         assert_eq!(group(4, 1000, super::LITTLE + 1), 1000 / (super::LITTLE / super::LEAST));
         assert_eq!(group(4, 1000, usize::MAX), 1000 / 16);
         assert_eq!([0, 1, 15, 16, 31].map(|rows| group(4, rows, usize::MAX)), [1; 5]);
-    }
-
-    #[test]
-    fn every_item_is_taken_once_and_errors_come_back() {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
-        let mut out = vec![0u32; 999];
-        pool.install(|| super::share(out.iter_mut(), |v| *v += 1));
-        assert!(out.iter().all(|v| *v == 1));
-        let failed = pool.install(|| super::try_share(0..100, |i| if i == 70 { Err(i) } else { Ok(()) }));
-        assert_eq!(failed, Err(70));
-        assert_eq!(super::try_share(0..0, |i: i32| Err(i)), Ok(()));
-    }
-
-    /// Threads take the loops of others, which begin loops of their own, and the pool ends.
-    #[test]
-    fn loops_of_several_threads_meet_in_one_pool() {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
-        let done = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    for i in 0..200 {
-                        pool.install(|| {
-                            super::share(0..4, |_| {
-                                super::share(0..3, |_| {
-                                    done.fetch_add(1, Ordering::Relaxed);
-                                });
-                            });
-                        });
-                        if i % 50 == 0 {
-                            std::thread::sleep(std::time::Duration::from_micros(400));
-                        }
-                    }
-                });
-            }
-        });
-        assert_eq!(done.into_inner(), 3 * 200 * 12);
-    }
-
-    #[test]
-    fn a_panic_of_a_part_reaches_the_caller() {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
-        let run = || pool.install(|| super::share(0..50, |i| assert!(i != 33, "part 33")));
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
     }
 
     #[test]

@@ -252,33 +252,28 @@ fn the_planner_knows_no_operator_by_its_type() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The lines where `rayon` is used for anything but a pool of its own.
-fn uses_of_rayon(text: &str) -> Vec<usize> {
+/// The lines that name what shares a loop among threads.
+fn uses_of_threads(text: &str) -> Vec<usize> {
+    let shared = ["rayon", "onepool_hal"];
     let tokens = Source::read(text).tokens;
-    let pool = |at: usize| {
-        let after = |n: usize| tokens.get(at + n);
-        after(1).is_some_and(|t| t.kind == Kind::Path)
-            && after(2).is_some_and(|t| t.is("ThreadPoolBuilder") || t.is("ThreadPool"))
-    };
-    let named = tokens.iter().enumerate().filter(|(at, t)| t.is("rayon") && !pool(*at));
-    named.map(|(_, token)| token.line + 1).collect()
+    tokens.iter().filter(|t| shared.iter().any(|name| t.is(name))).map(|t| t.line + 1).collect()
 }
 
 /// One file decides how loops of operators are cut into tasks.
 #[test]
-fn only_one_file_of_the_operators_uses_rayon() {
+fn only_one_file_of_the_operators_shares_loops_among_threads() {
     const LOOPS: &str = "src/ops/par.rs";
     let operators = rust_files(&["src/ops"]);
     assert!(operators.len() > 200, "only {} files were found", operators.len());
     let mut wrong = Vec::new();
     for file in operators.iter().filter(|file| *file != LOOPS) {
-        wrong.extend(uses_of_rayon(&text(file)).into_iter().map(|line| format!("{file}:{line}")));
+        wrong.extend(uses_of_threads(&text(file)).into_iter().map(|line| format!("{file}:{line}")));
     }
-    assert!(wrong.is_empty(), "rayon outside {LOOPS}:\n{}", wrong.join("\n"));
-    assert!(!uses_of_rayon(&text(LOOPS)).is_empty(), "{LOOPS} uses no rayon");
-    let code = "use rayon::prelude::*;\n// rayon\nlet a = \"rayon\";\nrayon::current_num_threads();\n\
-        use rayon::{ThreadPool, iter::ParallelIterator};\nlet pool = rayon::ThreadPoolBuilder::new();\n";
-    assert_eq!(uses_of_rayon(code), [1, 4, 5]);
+    assert!(wrong.is_empty(), "threads outside {LOOPS}:\n{}", wrong.join("\n"));
+    assert!(!uses_of_threads(&text(LOOPS)).is_empty(), "{LOOPS} uses no team");
+    let code =
+        "use rayon::prelude::*;\n// rayon\nlet a = \"rayon\";\nonepool_hal::team::threads();\nuse rayon;\n";
+    assert_eq!(uses_of_threads(code), [1, 4, 5]);
 }
 
 #[test]

@@ -20,3 +20,4 @@ pub mod device;
 pub mod kernel;
 pub mod recording;
 pub mod registry;
+pub mod team;

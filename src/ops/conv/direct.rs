@@ -119,6 +119,7 @@ pub(super) mod tests {
     use crate::expr::Function;
     use crate::graph::Tensor;
     use crate::ops::conv::Conv;
+    use crate::ops::par::of_threads;
     use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, run_f32, tensor};
     use crate::ops::window::AutoPad;
     use crate::ops::{AttrValue, OpError, Operator, WindowAttrs};
@@ -286,18 +287,17 @@ pub(super) mod tests {
             ([2, 40, 30, 30], [40, 1, 3, 3], 40, 1),
             ([3, 64, 7, 7], [130, 32, 1, 1], 2, 1),
         ];
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         for (x, w, group, stride) in forms {
             let op = Conv { window: window(w[2] as i64, stride), group, ..Conv::default() };
             let given = [Some(tensor(&x, 1)), Some(tensor(&w, 2)), Some(tensor(&w[..1], 3))];
-            let y = pool.install(|| run_f32(&op, &given)).unwrap();
+            let y = of_threads(3, || run_f32(&op, &given)).unwrap();
             let z = tensor(y.shape().dims(), 4);
             let all = [&given[..], &[Some(z.clone())]].concat();
             for activation in
                 [Activation::None, Activation::of(Function::Relu), Activation::of(Function::Tanh)]
             {
                 let op = Conv { activation, summed: true, ..op.clone() };
-                let got = pool.install(|| run_f32(&op, &all)).unwrap();
+                let got = of_threads(3, || run_f32(&op, &all)).unwrap();
                 let mut want = y.to_f32s().unwrap();
                 want.iter_mut().zip(z.to_f32s().unwrap()).for_each(|(y, z)| *y += z);
                 activation.apply(&mut want);

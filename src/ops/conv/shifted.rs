@@ -546,6 +546,7 @@ mod tests {
     use crate::expr::Function;
     use crate::ops::conv::Conv;
     use crate::ops::conv::direct::tests::reference;
+    use crate::ops::par::of_threads;
     use crate::ops::test_util::{assert_near, facts, tensor};
     use crate::ops::{Activation, WindowAttrs};
 
@@ -568,7 +569,6 @@ mod tests {
             ([1, 1200, 3, 200], [3, 3, 3], [1, 1], [1, 1], [1, 1, 1, 1]),
             ([1, 56, 3, 790], [2, 3, 3], [1, 1], [1, 1], [0, 1, 0, 1]),
         ];
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         for (x, [oc, kh, kw], strides, dilations, pads) in sizes {
             let window = WindowAttrs {
                 pads: pads.to_vec(),
@@ -584,7 +584,7 @@ mod tests {
             let values = [&x, &w, &b].map(|t| t.to_f32s().unwrap());
             let run = |bias: Option<&[f32]>, activation: Activation, threads| {
                 let mut y = vec![9.0f32; dims.out_len()];
-                pool.install(|| {
+                of_threads(3, || {
                     shifted.run(&values[0], &values[1], bias, activation.into(), &mut y, threads)
                 });
                 crate::graph::Tensor::new([y.len()], &y).unwrap()

@@ -17,7 +17,7 @@ use crate::ops::linalg::product::Threads;
 use crate::ops::linalg::share::{Cut, PARALLEL, TASK, new_run};
 use crate::ops::linalg::tile::{clamp, lanes};
 use crate::ops::{WindowAxis, par};
-use crate::simd::arch;
+use crate::simd::{arch, lanes_at_once};
 
 const A2: f32 = A * A;
 const B2: f32 = B * B;
@@ -75,9 +75,9 @@ impl Winograd {
     /// `None` where it would not be faster.
     pub(super) fn new(ic: usize, oc: usize, axes: &[WindowAxis; 3]) -> Option<Winograd> {
         let this = Winograd::of(ic, axes)?;
-        // Vectors of products for each pair of channels, and what takes as long: those of the plain sum, and those of
+        // Passes of products for each pair of channels, and what takes as long: those of the plain sum, and those of
         // all points with the transforms of taps, input and output, which shorter vectors make no slower.
-        let (groups, vectors) = (this.groups(), GROUP / lanes().clamp(1, GROUP));
+        let (groups, vectors) = (this.groups(), GROUP / lanes_at_once(lanes()).clamp(1, GROUP));
         let plain = 10 * vectors * (this.h.output * this.w.output).div_ceil(GROUP);
         let blocks = (ic * groups * POINTS * GROUP).div_ceil(BLOCK);
         let ours = 45 * vectors * groups + 95 * blocks + groups * (2000 / oc.max(1) + 1300 / ic.max(1));
@@ -568,6 +568,7 @@ mod tests {
     use crate::expr::Function;
     use crate::ops::conv::Conv;
     use crate::ops::conv::direct::tests::reference;
+    use crate::ops::par::of_threads;
     use crate::ops::test_util::{assert_near, facts, run_f32, tensor};
     use crate::ops::{Activation, WindowAttrs};
 
@@ -587,7 +588,6 @@ mod tests {
             ([1, 1, 3, 4], 1, [0, 0, 0, 0]),
             ([1, 170, 26, 26], 2, [1, 1, 1, 1]),
         ];
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         for (x, oc, pads) in sizes {
             let window = WindowAttrs { pads: pads.to_vec(), ..WindowAttrs::default() };
             let op = Conv { window, ..Conv::default() };
@@ -598,7 +598,7 @@ mod tests {
             let values = [&x, &w, &b].map(|t| t.to_f32s().unwrap());
             let run = |bias: Option<&[f32]>, activation: Activation, threads| {
                 let mut y = vec![9.0f32; dims.out_len()];
-                pool.install(|| tiles.run(&values[0], &values[1], bias, activation.into(), &mut y, threads));
+                of_threads(3, || tiles.run(&values[0], &values[1], bias, activation.into(), &mut y, threads));
                 crate::graph::Tensor::new([y.len()], &y).unwrap()
             };
             let want: Vec<f64> = reference(&op, &x, &w, Some(&b)).1.iter().map(|v| v.max(0.0)).collect();

@@ -1,5 +1,7 @@
 //! Matrix products over slices: the one place that calls the `gemm` crates.
 
+use std::sync::Mutex;
+
 use gemm_common::Parallelism;
 use gemm_f32::gemm::f32 as gemm_f32;
 use gemm_f64::gemm::f64 as gemm_f64;
@@ -11,6 +13,7 @@ use crate::kernel::KernelError;
 use crate::ops::real::{Real, as_f32s, as_f32s_mut};
 use crate::ops::{Activation, par};
 use crate::simd::wide;
+use crate::sync::lock;
 
 /// A matrix in a slice: element (r, c) lies at `r * row + c * col`.
 #[derive(Clone, Copy, Debug)]
@@ -49,12 +52,12 @@ fn span(rows: usize, cols: usize, row: usize, col: usize) -> Option<usize> {
     last.checked_add(1).filter(|n| *n <= isize::MAX as usize / 16)
 }
 
-/// Whether a product uses the thread pool it is called in.
+/// Whether a product is shared among the threads of the team that it is called in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
     /// One thread.
     One,
-    /// All threads of the pool.
+    /// All threads of the team.
     All,
 }
 
@@ -192,24 +195,37 @@ pub(crate) fn product<T: Real>(
     if tiled([m, n, k], a, b, c, c_row, (start, Activation::None), threads) {
         return Ok(());
     }
-    let parallelism = match threads {
-        Threads::One => Parallelism::None,
-        Threads::All => Parallelism::Rayon(0),
+    let tasks = match threads {
+        Threads::All if m.saturating_mul(n).saturating_mul(k) > SHARED => 2 * par::threads(),
+        _ => 1,
     };
-    // SAFETY: `fits` proved that every element (r, c) of the three matrices lies in its slice and that offsets fit
-    // `isize`, and `c_row >= n` that the elements of `c` are distinct; `c` is borrowed mutably, so it overlaps neither
-    // operand.
-    #[allow(unsafe_code, reason = "the crate's interface is raw pointers")]
-    unsafe {
-        match T::DTYPE {
-            DType::F32 => {
-                general(gemm_f32::get_gemm_fn(), [m, n, k], a, b, c, c_row, accumulate, parallelism)
+    if tasks <= 2 {
+        general([m, n, k], a, b, c, c_row, accumulate);
+    } else if m >= LEAST_ROWS * tasks || m >= n {
+        let many = m.div_ceil(tasks);
+        par::share(c[..span(m, n, c_row, 1).unwrap_or(0)].chunks_mut(many * c_row).enumerate(), |(i, c)| {
+            let a = Mat { data: &a.data[i * many * a.row..], ..a };
+            general([many.min(m - i * many), n, k], a, b, c, c_row, accumulate);
+        });
+    } else {
+        let many = n.div_ceil(tasks);
+        let c = Mutex::new(c);
+        par::share((0..n).step_by(many), |first| {
+            let n = many.min(n - first);
+            let mut part = vec![T::ZERO; m * n];
+            general([m, n, k], a, Mat { data: &b.data[first * b.col..], ..b }, &mut part, n, false);
+            for (c, part) in lock(&c)[first..].chunks_mut(c_row).zip(part.chunks(n)) {
+                c.iter_mut().zip(part).for_each(|(c, part)| *c = if accumulate { *c + *part } else { *part });
             }
-            _ => general(gemm_f64::get_gemm_fn(), [m, n, k], a, b, c, c_row, accumulate, parallelism),
-        }
+        });
     }
     Ok(())
 }
+
+/// Multiplications from which on a product is shared among the threads.
+const SHARED: usize = 1 << 18;
+/// Rows that a task has at least, where there are not more of them than columns.
+const LEAST_ROWS: usize = 4;
 
 /// The function of the `gemm` crates for one type: `dst = alpha * dst + beta * lhs * rhs`, each matrix with the strides of its
 /// columns and rows, and three flags that are of complex numbers.
@@ -235,13 +251,23 @@ type General<T> = unsafe fn(
     Parallelism,
 );
 
-/// Calls it for operands of that type. It prefers columns that are contiguous, so it computes the transpose.
-///
-/// # Safety
-/// Every element of the three matrices lies in its slice, and those of `c` are distinct.
-#[allow(unsafe_code, reason = "the crate's interface is raw pointers")]
-#[allow(clippy::too_many_arguments, reason = "the sizes and operands of a product")]
-unsafe fn general<T: Real, U: Real>(
+/// The product of matrices that [fit](fits) their slices, on this thread.
+fn general<T: Real>(
+    sizes: [usize; 3],
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    c: &mut [T],
+    c_row: usize,
+    accumulate: bool,
+) {
+    match T::DTYPE {
+        DType::F32 => general_of(gemm_f32::get_gemm_fn(), sizes, a, b, c, c_row, accumulate),
+        _ => general_of(gemm_f64::get_gemm_fn(), sizes, a, b, c, c_row, accumulate),
+    }
+}
+
+/// Calls the function of a type, which is the operands'. It prefers columns that are contiguous, so it computes the transpose.
+fn general_of<T: Real, U: Real>(
     gemm: General<U>,
     [m, n, k]: [usize; 3],
     a: Mat<'_, T>,
@@ -249,11 +275,14 @@ unsafe fn general<T: Real, U: Real>(
     c: &mut [T],
     c_row: usize,
     accumulate: bool,
-    parallelism: Parallelism,
 ) {
+    assert!(fits([m, n, k], a, b, c, c_row), "operands too short for a {m}x{n}x{k} product");
     let (c, a_data, b_data): (&mut [U], &[U], &[U]) =
         (bytemuck::cast_slice_mut(c), bytemuck::cast_slice(a.data), bytemuck::cast_slice(b.data));
-    // SAFETY: as the caller of this function says; the sizes and strides are those of the transposed product.
+    // SAFETY: `fits` says that every element (r, c) of the three matrices lies in its slice and that offsets fit
+    // `isize`, and `c_row >= n` that the elements of `c` are distinct; `c` is borrowed mutably, so it overlaps neither
+    // operand. The sizes and strides are those of the transposed product.
+    #[allow(unsafe_code, reason = "the crate's interface is raw pointers")]
     unsafe {
         gemm(
             n,
@@ -274,7 +303,7 @@ unsafe fn general<T: Real, U: Real>(
             false,
             false,
             false,
-            parallelism,
+            Parallelism::None,
         );
     }
 }

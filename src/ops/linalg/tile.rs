@@ -404,6 +404,27 @@ fn dots<S: Simd, const R: usize>(
     sums
 }
 
+/// `sums` and the products of `R` rows with a panel of `V` vectors for each of their elements. An array of its own: what else a
+/// tile does with its sums keeps them in memory, and each step would store them all.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+fn accumulated<S: Simd, const R: usize, const V: usize>(
+    simd: S,
+    a: [&[f32]; R],
+    panel: &[S::f32s],
+    mut sums: [[S::f32s; V]; R],
+) -> [[S::f32s; V]; R] {
+    for (k, b) in panel.chunks_exact(V).enumerate() {
+        for i in 0..R {
+            let x = simd.splat_f32s(a[i][k]);
+            for j in 0..V {
+                sums[i][j] = simd.mul_add_e_f32s(x, b[j], sums[i][j]);
+            }
+        }
+    }
+    sums
+}
+
 /// One tile: `R` rows from `row` on, which are `y_row` apart in the output, columns from `at` of the task's on, which begin
 /// at `column`.
 #[inline(always)]
@@ -449,14 +470,7 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             }
         }
     }
-    for (k, b) in panel.chunks_exact(V).take(of.depth).enumerate() {
-        for i in 0..R {
-            let x = simd.splat_f32s(a[i][k]);
-            for j in 0..V {
-                sums[i][j] = simd.mul_add_e_f32s(x, b[j], sums[i][j]);
-            }
-        }
-    }
+    let mut sums = accumulated(simd, a, &panel[..of.depth * V], sums);
     if let Some(summand) = of.epilogue.summand {
         for i in 0..R {
             let (full, tail) = S::as_simd_f32s(&summand[(row + i) * y_row + column + at..][..n]);
@@ -497,12 +511,12 @@ mod tests {
     use super::*;
     use crate::expr::Function;
     use crate::ops::Activation;
+    use crate::ops::par::of_threads;
     use crate::ops::test_util::values;
 
     /// Sizes with rest rows, rest columns and, in a pool of several threads, several bands and strips.
     #[test]
     fn every_split_computes_the_definition() {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
         for (m, n, depth) in [
             (67, 131, 70),
             (3, 5, 2),
@@ -526,7 +540,7 @@ mod tests {
                 let mut y = vec![0.5f32; m * (n + 3)];
                 let epilogue = activation.into();
                 let tiled = Tiled { a: &a, a_row: depth, depth, columns, start, epilogue };
-                pool.install(|| tiled.run(m, n, &mut y, n + 3, Threads::All));
+                of_threads(5, || tiled.run(m, n, &mut y, n + 3, Threads::All));
                 for (r, row) in y.chunks(n + 3).enumerate() {
                     for (c, got) in row[..n].iter().enumerate() {
                         let first = match start {

@@ -1,5 +1,6 @@
 //! Operators that move elements without computing: transposes, slices, concatenations, padding, tiling.
 
+mod across;
 mod center_crop_pad;
 mod concat;
 mod depth_space;

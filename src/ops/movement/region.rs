@@ -1,5 +1,6 @@
 //! Strided blocks of elements moved from inputs to outputs: what every data movement lowers to.
 
+use super::across::Across;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::codes::strided_copy::MAX_RANK;
 use crate::kernel::codes::transpose_tile::{MAX_OUTER, TILE};
@@ -121,6 +122,12 @@ fn move_piece<T: bytemuck::Pod + Send + Sync>(piece: &Piece, src: &[T], dst: &mu
         .zip(piece.nest.sizes().iter().rev())
         .try_fold(1isize, |run, (stride, size)| (*stride == run).then_some(run * *size as isize));
     let end = piece.dst_offset.saturating_add(n);
+    let out = dst.get_mut(piece.dst_offset..end);
+    if let (Some(across), Some(out)) = (Across::of(&piece.nest), out) {
+        return par::groups(out, across.columns, n, |first, rows| {
+            across.write(src, piece.src_offset, first, rows);
+        });
+    }
     match dst.get_mut(piece.dst_offset..end) {
         // Elements are visited in the order they lie in the destination, so it can be cut anywhere.
         Some(out) if dense.is_some() && n >= PARALLEL_ELEMENTS => {
@@ -157,6 +164,17 @@ fn row<T: Copy>(piece: &Piece, src: &[T], dst: &mut [T], step: isize, src_at: is
                 d.fill(*s);
             }
         }
+        (stride @ 2.., 1) => {
+            let reach = stride.unsigned_abs().saturating_mul(len - 1).saturating_add(1);
+            if let (Some(d), Some(s)) = (dst.get_mut(..len), src.get(from..from.saturating_add(reach))) {
+                match stride {
+                    2 => every::<T, 2>(s, d),
+                    3 => every::<T, 3>(s, d),
+                    4 => every::<T, 4>(s, d),
+                    _ => every_of(s, stride.unsigned_abs(), d),
+                }
+            }
+        }
         (stride, step) => {
             for i in 0..len {
                 let s = src.get(from.wrapping_add_signed(stride * i as isize));
@@ -167,6 +185,16 @@ fn row<T: Copy>(piece: &Piece, src: &[T], dst: &mut [T], step: isize, src_at: is
             }
         }
     }
+}
+
+/// Every `S`th element.
+fn every<T: Copy, const S: usize>(src: &[T], dst: &mut [T]) {
+    every_of(src, S, dst);
+}
+
+#[inline(always)]
+fn every_of<T: Copy>(src: &[T], stride: usize, dst: &mut [T]) {
+    dst.iter_mut().zip(src.chunks(stride)).for_each(|(d, s)| *d = s[0]);
 }
 
 /// The pieces that are all of an input or of an output and contiguous in both, where no element is written twice.

@@ -64,7 +64,7 @@ fn build_kernels(plan: &Plan, devices: &[Device], sources: &KernelSources) -> Re
             error.into()
         })
     };
-    // Native functions need no compiler, and their devices may run kernels on this thread pool.
+    // Native functions need no compiler.
     if plan.kernels.iter().all(|k| matches!(k.code, KernelCode::Native(_))) {
         return plan.kernels.iter().map(build).collect();
     }

@@ -12,7 +12,7 @@ mod widen;
 pub use erf::{erf, erf_f64};
 pub use exp::{exp, expm1, log, sigmoid, softplus, tanh};
 pub use trig::{LARGEST_ANGLE, acos, asin, atan, cos, sin, tan};
-pub use wide::{VECTORS_VARIABLE, Vectors, arch, wide};
+pub use wide::{VECTORS_VARIABLE, Vectors, arch, lanes_at_once, wide};
 pub use widen::widen_half;
 
 /// Functions that no loop makes vectors of: each element through the standard library, in `f64`.

@@ -68,6 +68,32 @@ fn widest(limit: Vectors) -> pulp::Arch {
     pulp::Arch::new()
 }
 
+/// Of vectors of `lanes` elements of `f32`, how many elements a unit of this CPU takes at once: 8 where vectors of 512 bits
+/// take two passes, as AMD's CPUs say that have units of 256 bits (CPUID 8000_001A, AMD64 Architecture Programmer's Manual,
+/// volume 3). Others do not say: they count as whole.
+pub fn lanes_at_once(lanes: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        static HALVES: OnceLock<bool> = OnceLock::new();
+        if *HALVES.get_or_init(|| takes_halves(|leaf| raw_cpuid::cpuid!(leaf))) {
+            return lanes.min(8);
+        }
+    }
+    lanes
+}
+
+/// Whether a CPU says that its units have 256 bits.
+#[cfg(target_arch = "x86_64")]
+fn takes_halves(leaf: impl Fn(u32) -> raw_cpuid::CpuIdResult) -> bool {
+    const HIGHEST: u32 = 0x8000_0000;
+    const UNITS: u32 = 0x8000_001a;
+    /// Bits of the answer: units of 256 and of 512 bits.
+    const BITS: [u32; 2] = [1 << 2, 1 << 3];
+    let vendor = leaf(0);
+    let is_amd = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD";
+    is_amd && leaf(HIGHEST).eax >= UNITS && BITS.map(|bit| leaf(UNITS).eax & bit != 0) == [true, false]
+}
+
 /// Calls `f` in a form compiled for the widest vectors this CPU has. `f` and what it calls must be inlined into
 /// it (`#[inline(always)]`), else they stay in the crate's own form. That holds for the standard library too: a `for` loop
 /// is compiled into `f`, `Iterator::for_each` with a long closure is a function of its own.
@@ -118,6 +144,27 @@ mod tests {
         let has_avx2 = pulp::x86::V3::try_new().is_some();
         assert_eq!(lanes(Vectors::Avx2), if has_avx2 { 8 } else { 1 });
         assert!(lanes(Vectors::Widest) >= lanes(Vectors::Avx2));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn amd_says_how_wide_its_units_are() {
+        let cpu = |name: &[u8; 12], highest: u32, units: u32| {
+            let [ebx, edx, ecx] = [0, 4, 8].map(|at| u32::from_le_bytes(*name[at..].first_chunk().unwrap()));
+            super::takes_halves(move |leaf| match leaf {
+                0 => raw_cpuid::CpuIdResult { eax: 16, ebx, ecx, edx },
+                0x8000_0000 => raw_cpuid::CpuIdResult { eax: highest, ebx: 0, ecx: 0, edx: 0 },
+                0x8000_001a => raw_cpuid::CpuIdResult { eax: units, ebx: 0, ecx: 0, edx: 0 },
+                _ => panic!("leaf {leaf:x}"),
+            })
+        };
+        // Zen 4 and Zen 5 with units of 512 bits.
+        assert!(cpu(b"AuthenticAMD", 0x8000_0028, 0b0110));
+        assert!(!cpu(b"AuthenticAMD", 0x8000_0028, 0b1110));
+        assert!(!cpu(b"AuthenticAMD", 0x8000_0008, 0b0110));
+        assert!(!cpu(b"GenuineIntel", 0x8000_0028, 0b0110));
+        assert!([4, 8].iter().all(|lanes| super::lanes_at_once(*lanes) == *lanes));
+        assert!([8, 16].contains(&super::lanes_at_once(16)));
     }
 
     #[test]

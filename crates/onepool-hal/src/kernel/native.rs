@@ -137,7 +137,7 @@ fn view_error<T>(index: usize, bytes: usize, e: &bytemuck::PodCastError) -> Kern
     KernelError::View { index, bytes, element_bytes: size_of::<T>(), problem: e.to_string() }
 }
 
-/// The function of a native kernel. It may use rayon: a backend calls it inside its own pool.
+/// The function of a native kernel. Loops that it shares by [`crate::team`] run on the device's threads.
 pub type NativeFn = dyn Fn(&mut NativeArgs<'_, '_>) -> Result<(), KernelError> + Send + Sync;
 
 /// A kernel that is a native Rust function.

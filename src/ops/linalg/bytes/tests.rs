@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::ops::par::of_threads;
 
 fn number(byte: u8, signed: bool) -> i32 {
     if signed { i32::from(byte as i8) } else { i32::from(byte) }
@@ -83,7 +84,6 @@ proptest! {
 
 #[test]
 fn large_products_are_shared_out_completely() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
     for [m, n, k] in [[130, 70, 64], [9, 1000, 60], [64, 65, 300]] {
         let (left, right) = (bytes(m * k, 1), bytes(k * n, 2));
         for unit in Unit::all() {
@@ -92,7 +92,7 @@ fn large_products_are_shared_out_completely() {
             let (groups, around) = (panels.groups(), Around::default());
             let product = Product { left: &left, groups, right: &panels, around, unit };
             let mut y = vec![(0, 0, 0); m * n];
-            pool.install(|| {
+            of_threads(3, || {
                 product.run([m, n], &mut y, n, Threads::All, |row, column, sums, to| {
                     let each = to.iter_mut().zip(sums).enumerate();
                     each.for_each(|(i, (y, sum))| *y = (row, column + i, *sum));

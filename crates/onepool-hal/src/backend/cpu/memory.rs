@@ -19,11 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use rayon::prelude::*;
-
 use super::BLOCK_ALIGNMENT;
 use crate::backend::{DeviceError, HostAddress};
 use crate::kernel::{KernelError, NativeArg, NativeArgs, NativeKernel};
+use crate::team::share;
 use onepool_core::memory::host::HostRegion;
 
 /// Blocks from this size on are pages of their own.
@@ -279,7 +278,7 @@ impl Program {
         self.ops.push(Op::Timestamp { slot });
     }
 
-    /// Runs the calls in order; the first that fails ends the run. Called by the queue's worker only.
+    /// Runs the calls in order; the first that fails ends the run. Called by one thread of the queue at a time.
     pub(super) fn run(&self, origin: Instant, times: &mut Vec<u64>) -> Result<(), DeviceError> {
         times.clear();
         times.resize(self.timestamps as usize, 0);
@@ -341,9 +340,9 @@ fn copy(src: &[u8], dst: &mut [u8]) {
         dst.copy_from_slice(src);
         return;
     }
-    dst.par_chunks_mut(PARALLEL_CHUNK)
-        .zip(src.par_chunks(PARALLEL_CHUNK))
-        .for_each(|(dst, src)| dst.copy_from_slice(src));
+    share(dst.chunks_mut(PARALLEL_CHUNK).zip(src.chunks(PARALLEL_CHUNK)), |(dst, src)| {
+        dst.copy_from_slice(src)
+    });
 }
 
 fn fill(dst: &mut [u8], value: u32) {
@@ -360,7 +359,7 @@ fn fill(dst: &mut [u8], value: u32) {
     if dst.len() < PARALLEL_BYTES {
         fill(dst);
     } else {
-        dst.par_chunks_mut(PARALLEL_CHUNK).for_each(fill);
+        share(dst.chunks_mut(PARALLEL_CHUNK), fill);
     }
 }
 

@@ -1,8 +1,8 @@
 //! The fallback device: this process's own threads and memory.
 //!
 //! Kernels are the native functions of their sources, an imported buffer is the pointer itself, and a
-//! queue is one FIFO worker with a counter, so that submission is asynchronous as everywhere else. The
-//! worker is a thread of the queue's own rayon pool: whatever a kernel does with rayon stays in it.
+//! queue has a FIFO worker and a counter, so that submission is asynchronous as everywhere else. Loops of
+//! kernels are shared among the threads of the queue's own [team](crate::team).
 //!
 //! `unsafe` lives in `memory` (slices over raw blocks) and, as a signature, in `context`.
 

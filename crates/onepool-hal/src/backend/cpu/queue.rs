@@ -1,23 +1,24 @@
-//! The queue: a FIFO worker and a counter.
+//! The queue: submissions in order, and a counter.
 //!
-//! The worker is one thread of the queue's pool, so a kernel that uses rayon splits its work among the
-//! pool's other threads with no hand-over first. Neither side goes to sleep at once: a submission that
-//! follows the last within the policy's polling time wakes no one. The other threads stay awake as long as
-//! the worker does: a loop of one operator is over before a sleeping thread has been woken for it. There may be
-//! as many of them as processors, so each gives its processor to whoever waits as soon as a submission is over.
+//! Submissions are computed by a worker, with the helpers of the queue's team. They wake with it and stay awake until the
+//! submission is over: a loop of one operator is over before a sleeping thread has been woken for it.
+//!
+//! Soon after the last submission the helpers are still awake, and the worker sleeps. Then it is not woken: who waits for
+//! the submission computes it, and a helper wakes the worker if no one comes. Where helpers had to be woken as well, one might
+//! begin on the processor of the thread that wakes them, which therefore sleeps meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::memory::{ArgSource, Program};
 use super::tables::Tables;
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, QueueBackend, Timepoint, WaitPolicy};
 use crate::recording::{Arg, Command, Dispatch, PreparedId, Recording};
+use crate::team::{Call, Team, Watch};
 use onepool_core::memory::coherency::Access;
 use onepool_core::sync::{lock, wait, wait_timeout};
 
@@ -25,16 +26,13 @@ use onepool_core::sync::{lock, wait, wait_timeout};
 const KEPT: usize = 256;
 /// How long a waiting thread polls under [`WaitPolicy::Adaptive`]: the work runs on the same cores.
 const POLLED: Duration = Duration::from_micros(50);
-/// How long an idle worker polls under [`WaitPolicy::Spin`]: it must not burn a core for ever.
+/// How long idle threads poll under [`WaitPolicy::Spin`]: they must not burn a core for ever.
 const LONGEST_POLL: Duration = Duration::from_millis(1);
 
-/// How long a helping thread polls for the next loop of a submission without a break: most operators between two
-/// loops take less.
-const ALERT: Duration = Duration::from_micros(200);
-/// After this long without work in a submission a helping thread looks for it from time to time only.
-const HELPFUL: Duration = Duration::from_millis(1);
-/// How often it looks then.
-const GLANCE: Duration = Duration::from_micros(200);
+/// How long helpers poll under [`WaitPolicy::Adaptive`] after a submission, while they give way to others.
+const LINGER: Duration = Duration::from_micros(200);
+/// How long a submission may wait for a thread that waits for it.
+const PATIENCE: Duration = Duration::from_micros(20);
 
 /// An in-order queue of the CPU.
 #[derive(Debug)]
@@ -42,37 +40,52 @@ pub(super) struct CpuQueue {
     tables: Arc<Tables>,
     prepared: Mutex<SlotTable<PreparedId, Arc<Program>>>,
     lane: Arc<Lane>,
-    // Dropped last: its threads run the worker.
-    _pool: ThreadPool,
+    worker: Option<JoinHandle<()>>,
 }
 
 /// What the queue and its worker share.
 #[derive(Debug)]
 struct Lane {
+    team: Team,
     policy: WaitPolicy,
     origin: Instant,
-    inbox: Mutex<Inbox>,
-    work: Condvar,
-    /// Whether the worker runs submissions or polls for one.
-    awake: AtomicBool,
-    /// Whether the worker runs a submission.
-    running: AtomicBool,
+    desk: Arc<Desk>,
     /// Duration of the last submission in nanoseconds.
     took: AtomicU64,
-    help: Condvar,
     submitted: AtomicU64,
     completed: AtomicU64,
-    sleepers: AtomicUsize,
+    /// Threads that wait for a submission that another one computes.
+    waiters: AtomicUsize,
     history: Mutex<History>,
     reached: Condvar,
 }
 
+/// Where submissions wait.
+#[derive(Debug, Default)]
+struct Desk {
+    inbox: Mutex<Inbox>,
+    work: Condvar,
+    /// Whether the worker was not woken for a submission that waits.
+    quiet: AtomicBool,
+}
+
 #[derive(Debug, Default)]
 struct Inbox {
-    jobs: VecDeque<(u64, Arc<Program>)>,
+    jobs: VecDeque<Job>,
+    /// When the first one came.
+    since: Option<Instant>,
+    /// Whether a thread computes a submission.
+    busy: bool,
     worker_sleeps: bool,
-    helpers_asleep: usize,
     closed: bool,
+}
+
+#[derive(Debug)]
+struct Job {
+    point: u64,
+    program: Arc<Program>,
+    /// Keeps the helpers awake until it is over.
+    _call: Call,
 }
 
 #[derive(Debug, Default)]
@@ -94,32 +107,30 @@ impl CpuQueue {
         threads: usize,
         policy: WaitPolicy,
     ) -> Result<CpuQueue, DeviceError> {
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|index| format!("onepool-cpu-{index}"))
-            .build()
-            .map_err(|_| DeviceError::Backend { api: "cpu", call: "start threads", code: 0 })?;
+        let failed = |_| DeviceError::Backend { api: "cpu", call: "start threads", code: 0 };
+        let linger = match policy {
+            WaitPolicy::Adaptive => LINGER,
+            _ => polling(policy).map_or(LONGEST_POLL, |longest| longest.min(LONGEST_POLL)),
+        };
+        let desk = Arc::new(Desk::default());
+        let watched = Arc::clone(&desk);
+        let watch = Watch(Box::new(move || watched.watch()));
         let lane = Arc::new(Lane {
+            team: Team::watching(threads, "onepool-cpu", linger, Some(watch)).map_err(failed)?,
             policy,
             origin: Instant::now(),
-            inbox: Mutex::default(),
-            work: Condvar::new(),
-            awake: AtomicBool::new(false),
-            running: AtomicBool::new(false),
+            desk,
             took: AtomicU64::new(0),
-            help: Condvar::new(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
-            sleepers: AtomicUsize::new(0),
+            waiters: AtomicUsize::new(0),
             history: Mutex::default(),
             reached: Condvar::new(),
         });
         let worker = Arc::clone(&lane);
-        pool.spawn_broadcast(move |thread| match thread.index() {
-            0 => worker.work(),
-            _ => worker.help(),
-        });
-        Ok(CpuQueue { tables, prepared: Mutex::default(), lane, _pool: pool })
+        let worker =
+            std::thread::Builder::new().name("onepool-cpu-0".to_owned()).spawn(move || worker.work());
+        Ok(CpuQueue { tables, prepared: Mutex::default(), lane, worker: Some(worker.map_err(failed)?) })
     }
 
     fn translate(&self, recording: &Recording) -> Result<Program, DeviceError> {
@@ -205,50 +216,73 @@ impl QueueBackend for CpuQueue {
 
 impl Drop for CpuQueue {
     fn drop(&mut self) {
-        let mut inbox = lock(&self.lane.inbox);
-        inbox.closed = true;
-        drop(inbox);
-        self.lane.work.notify_all();
-        self.lane.help.notify_all();
+        lock(&self.lane.desk.inbox).closed = true;
+        self.lane.desk.work.notify_all();
         // Every submission is finished before its memory may go. An error here has no one to go to.
         let _ = self.lane.wait(self.lane.submitted.load(Ordering::SeqCst), None);
+        let this = std::thread::current().id();
+        if let Some(worker) = self.worker.take().filter(|worker| worker.thread().id() != this) {
+            // Native functions' panics are errors of their submissions.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// How long a policy polls before it sleeps; `None` is for ever.
+fn polling(policy: WaitPolicy) -> Option<Duration> {
+    match policy {
+        WaitPolicy::Block => Some(Duration::ZERO),
+        WaitPolicy::Spin => None,
+        WaitPolicy::Adaptive => Some(POLLED),
+        WaitPolicy::SpinThenBlock { micros } => Some(Duration::from_micros(micros.into())),
+    }
+}
+
+impl Desk {
+    /// On a helper: wakes the worker for what no one has come to compute.
+    fn watch(&self) {
+        if !self.quiet.load(Ordering::SeqCst) {
+            return;
+        }
+        let inbox = lock(&self.inbox);
+        let late = inbox.since.is_some_and(|since| since.elapsed() > PATIENCE);
+        if inbox.busy || inbox.jobs.is_empty() || late {
+            self.quiet.store(false, Ordering::SeqCst);
+            let wake = late && !inbox.busy && inbox.worker_sleeps;
+            drop(inbox);
+            if wake {
+                self.work.notify_one();
+            }
+        }
     }
 }
 
 impl Lane {
     fn push(&self, program: Arc<Program>) -> Result<Timepoint, DeviceError> {
         program.check_alive()?;
-        let mut inbox = lock(&self.inbox);
+        let awake = self.policy != WaitPolicy::Block && self.team.is_awake();
+        let call = self.team.call();
+        let mut inbox = lock(&self.desk.inbox);
         let point = self.submitted.load(Ordering::SeqCst) + 1;
-        inbox.jobs.push_back((point, program));
-        self.submitted.store(point, Ordering::SeqCst);
-        let wake = inbox.worker_sleeps;
-        let helpers_sleep = wake && inbox.helpers_asleep > 0;
-        if helpers_sleep {
-            // They wake while the worker does, and not after it.
-            self.awake.store(true, Ordering::SeqCst);
+        if inbox.jobs.is_empty() {
+            inbox.since = Some(Instant::now());
         }
+        inbox.jobs.push_back(Job { point, program, _call: call });
+        self.submitted.store(point, Ordering::SeqCst);
+        let quiet = inbox.worker_sleeps && awake;
+        let wake = inbox.worker_sleeps && !quiet;
+        self.desk.quiet.store(quiet, Ordering::SeqCst);
         drop(inbox);
         if wake {
-            self.work.notify_one();
-        }
-        if helpers_sleep {
-            self.help.notify_all();
+            self.desk.work.notify_one();
         }
         Ok(Timepoint(point))
     }
 
     /// Whether everything up to `point` has finished, found by polling as long as the policy allows.
     fn poll(&self, limit: Option<Duration>, done: impl Fn() -> bool) -> bool {
-        let length = match self.policy {
-            WaitPolicy::Block => Some(Duration::ZERO),
-            WaitPolicy::Spin => limit,
-            WaitPolicy::Adaptive => Some(limit.map_or(POLLED, |limit| limit.min(POLLED))),
-            WaitPolicy::SpinThenBlock { micros } => {
-                let micros = Duration::from_micros(u64::from(micros));
-                Some(limit.map_or(micros, |limit| limit.min(micros)))
-            }
-        };
+        let longest = polling(self.policy);
+        let length = longest.map_or(limit, |longest| Some(limit.map_or(longest, |limit| limit.min(longest))));
         if done() {
             return true;
         }
@@ -274,33 +308,46 @@ impl Lane {
         if done() {
             return Ok(());
         }
+        // Under a timeout the caller must come back in time.
+        if timeout.is_none() && self.desk.quiet.load(Ordering::SeqCst) && self.compute(point) {
+            return Ok(());
+        }
         let deadline = timeout.map(|timeout| (Instant::now(), timeout));
+        // Counted before the counter is read again: the worker either sees who waits or was seen.
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let result = self.wait_idle(deadline, done);
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    /// Polls, then sleeps, until it is `done` or the time is over.
+    fn wait_idle(
+        &self,
+        deadline: Option<(Instant, Duration)>,
+        done: impl Fn() -> bool,
+    ) -> Result<(), DeviceError> {
         // Polling through a part of a long run takes a processor from the threads that compute it.
         let long = self.took.load(Ordering::Relaxed) > POLLED.as_nanos() as u64;
         let sleeps = self.policy == WaitPolicy::Adaptive && long;
-        if !sleeps && self.poll(timeout, done) {
+        if !sleeps && self.poll(deadline.map(|(_, timeout)| timeout), &done) {
             return Ok(());
         }
         let mut history = lock(&self.history);
-        // Counted before the counter is read again: the worker either sees a sleeper or was seen.
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let result = loop {
+        loop {
             if done() {
-                break Ok(());
+                return Ok(());
             }
             history = match deadline {
                 None => wait(&self.reached, history),
                 Some((start, timeout)) => {
                     let Some(left) = timeout.checked_sub(start.elapsed()).filter(|left| !left.is_zero())
                     else {
-                        break Err(DeviceError::Timeout { millis: timeout.as_millis() as u64 });
+                        return Err(DeviceError::Timeout { millis: timeout.as_millis() as u64 });
                     };
                     wait_timeout(&self.reached, history, left)
                 }
             };
-        };
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        result
+        }
     }
 
     /// The error of the submission at `point`, else the oldest error before it that no one was told.
@@ -320,62 +367,57 @@ impl Lane {
 
     /// The worker: runs submissions in order until the queue is closed and empty.
     fn work(&self) {
-        let mut times = Vec::new();
-        while let Some((point, program)) = self.next() {
-            let start = Instant::now();
-            self.running.store(true, Ordering::Relaxed);
-            let result = program.run(self.origin, &mut times);
-            self.running.store(false, Ordering::Relaxed);
-            self.took.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            if result.is_err() || program.timestamps() > 0 {
-                self.remember(point, result.err(), &times);
-            }
-            // Gone before the waiter learns of it: the last reference frees memory.
-            drop(program);
-            self.completed.store(point, Ordering::SeqCst);
-            if self.sleepers.load(Ordering::SeqCst) > 0 {
-                // A sleeper that was counted but does not wait yet holds this lock.
-                drop(lock(&self.history));
-                self.reached.notify_all();
-            }
+        let (mut times, mut polls) = (Vec::new(), true);
+        while let Some(job) = self.next(polls) {
+            // Who waits for one may compute the next.
+            polls = !self.execute(job, &mut times);
+            let mut inbox = lock(&self.desk.inbox);
+            inbox.busy = false;
         }
     }
 
-    /// Another thread of the pool: takes parts of the worker's loops until the queue is closed.
-    fn help(&self) {
+    /// On a thread that waits: runs what no one has begun, up to `point`; whether everything up to there has finished.
+    fn compute(&self, point: u64) -> bool {
+        let mut times = Vec::new();
         loop {
-            let mut inbox = lock(&self.inbox);
-            while !inbox.closed && !self.awake.load(Ordering::SeqCst) {
-                inbox.helpers_asleep += 1;
-                inbox = wait(&self.help, inbox);
-                inbox.helpers_asleep -= 1;
+            let mut inbox = lock(&self.desk.inbox);
+            if inbox.busy || inbox.jobs.front().is_none_or(|job| job.point > point) {
+                break;
             }
-            if inbox.closed {
-                // What is still to run gets the pool's own way of waking.
-                return;
-            }
+            inbox.busy = true;
+            let job = inbox.jobs.pop_front();
             drop(inbox);
-            let (mut worked, mut ran) = (Instant::now(), false);
-            while self.awake.load(Ordering::SeqCst) {
-                let runs = self.running.load(Ordering::Relaxed);
-                let begins = runs && !ran;
-                ran = runs;
-                if rayon::yield_now() == Some(rayon::Yield::Executed) || begins {
-                    worked = Instant::now();
-                    continue;
-                }
-                let idle = worked.elapsed();
-                if idle > HELPFUL {
-                    std::thread::sleep(GLANCE);
-                    continue;
-                }
-                (0..16).for_each(|_| std::hint::spin_loop());
-                if !runs || idle > ALERT {
-                    // Who waits for the result may need this very core.
-                    std::thread::yield_now();
-                }
+            job.into_iter().for_each(|job| _ = self.execute(job, &mut times));
+            let mut inbox = lock(&self.desk.inbox);
+            inbox.busy = false;
+            let wake = inbox.worker_sleeps && (inbox.closed || !inbox.jobs.is_empty());
+            drop(inbox);
+            if wake {
+                self.desk.work.notify_one();
             }
         }
+        self.completed.load(Ordering::SeqCst) >= point
+    }
+
+    /// Runs a submission; one thread at a time does, that which made the inbox busy. Whether another one waits for it.
+    fn execute(&self, job: Job, times: &mut Vec<u64>) -> bool {
+        let Job { point, program, _call } = job;
+        let start = Instant::now();
+        let result = self.team.enter(|| program.run(self.origin, times));
+        self.took.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        if result.is_err() || program.timestamps() > 0 {
+            self.remember(point, result.err(), times);
+        }
+        // Gone before the waiter learns of it: the last reference frees memory.
+        drop(program);
+        self.completed.store(point, Ordering::SeqCst);
+        let awaited = self.waiters.load(Ordering::SeqCst) > 0;
+        if awaited {
+            // One that was counted but does not sleep yet may hold this lock.
+            drop(lock(&self.history));
+            self.reached.notify_all();
+        }
+        awaited
     }
 
     fn remember(&self, point: u64, error: Option<DeviceError>, times: &[u64]) {
@@ -396,24 +438,24 @@ impl Lane {
         }
     }
 
-    fn next(&self) -> Option<(u64, Arc<Program>)> {
-        let seen = self.completed.load(Ordering::SeqCst);
-        self.poll(Some(LONGEST_POLL), || self.submitted.load(Ordering::SeqCst) > seen);
-        let mut inbox = lock(&self.inbox);
+    fn next(&self, polls: bool) -> Option<Job> {
+        if polls {
+            let seen = self.completed.load(Ordering::SeqCst);
+            self.poll(Some(LONGEST_POLL), || self.submitted.load(Ordering::SeqCst) > seen);
+        }
+        let mut inbox = lock(&self.desk.inbox);
         loop {
-            if let Some(job) = inbox.jobs.pop_front() {
-                self.awake.store(true, Ordering::SeqCst);
-                if inbox.helpers_asleep > 0 {
-                    self.help.notify_all();
+            if !inbox.busy {
+                if let Some(job) = inbox.jobs.pop_front() {
+                    inbox.busy = true;
+                    return Some(job);
                 }
-                return Some(job);
-            }
-            self.awake.store(false, Ordering::SeqCst);
-            if inbox.closed {
-                return None;
+                if inbox.closed {
+                    return None;
+                }
             }
             inbox.worker_sleeps = true;
-            inbox = wait(&self.work, inbox);
+            inbox = wait(&self.desk.work, inbox);
             inbox.worker_sleeps = false;
         }
     }

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use rayon::prelude::*;
-
 use super::*;
 use crate::backend::{BufferDesc, HostAddress, KernelDesc, Placement, QueueBackend, Timepoint, WaitPolicy};
 use crate::kernel::{KernelSource, NativeKernel};
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
+use crate::team;
 use onepool_core::memory::coherency::Access;
 
 struct Fixture {
@@ -45,16 +44,17 @@ fn at(buffer: BufferId, offset: u64, bytes: u64) -> BufferRange {
 }
 
 #[test]
-fn every_policy_and_pool_runs_everything_in_order() {
+fn every_policy_and_team_runs_everything_in_order() {
     let policies = [WaitPolicy::Block, WaitPolicy::Spin, WaitPolicy::SpinThenBlock { micros: 50 }];
     for (threads, wait) in [1, 2, 3].into_iter().flat_map(|threads| policies.map(|policy| (threads, policy)))
     {
         let fixture = Fixture::new(threads, wait);
         let counter = fixture.buffer(8);
         let kernel = fixture.kernel(NativeKernel::new("count", |args| {
-            // The other threads of the pool take part, however few there are.
-            let more: u64 = (0..64u64).into_par_iter().map(|x| x % 2).sum();
-            args.take_write::<u64>(0)?[0] += more;
+            // The other threads of the team take part, however few there are.
+            let more = AtomicUsize::new(0);
+            team::share(0..64usize, |x| _ = more.fetch_add(x % 2, Ordering::Relaxed));
+            args.take_write::<u64>(0)?[0] += more.into_inner() as u64;
             Ok(())
         }));
         let arg = Arg::Buffer(at(counter, 0, 8), Access::KERNEL_READ | Access::KERNEL_WRITE);
@@ -76,13 +76,84 @@ fn every_policy_and_pool_runs_everything_in_order() {
     }
 }
 
+/// The worker may come first, but not each time, as it sleeps.
 #[test]
-fn kernels_stay_inside_their_pool() {
+fn who_waits_computes_what_no_one_has_begun() {
+    for (wait, timeout, computes) in [
+        (WaitPolicy::Adaptive, None, true),
+        (WaitPolicy::Spin, None, true),
+        (WaitPolicy::Block, None, false),
+        (WaitPolicy::Adaptive, Some(Duration::from_secs(60)), false),
+    ] {
+        let fixture = Fixture::new(2, wait);
+        let (all, here) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (ran, mine, caller) = (Arc::clone(&all), Arc::clone(&here), std::thread::current().id());
+        let kernel = fixture.kernel(NativeKernel::new("where", move |_| {
+            mine.fetch_add(usize::from(std::thread::current().id() == caller), Ordering::SeqCst);
+            ran.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        }));
+        let prepared = fixture.queue.prepare(&dispatch(kernel, vec![])).unwrap();
+        let mut runs = 0;
+        while runs < 20 || (computes && runs < 100_000 && here.load(Ordering::SeqCst) == 0) {
+            let points = [(); 3].map(|()| fixture.queue.submit_prepared(prepared).unwrap());
+            fixture.queue.wait(points[1], timeout).unwrap();
+            assert!(all.load(Ordering::SeqCst) >= 3 * runs + 2);
+            fixture.queue.wait(points[2], timeout).unwrap();
+            runs += 1;
+            assert_eq!(all.load(Ordering::SeqCst), 3 * runs);
+        }
+        assert_eq!(here.load(Ordering::SeqCst) > 0, computes, "{wait:?}, {timeout:?}");
+    }
+}
+
+/// Several threads submit and wait, so that what one computes is followed by what the worker must.
+#[test]
+fn submissions_of_several_threads_are_all_computed_in_order() {
+    let fixture = Fixture::new(2, WaitPolicy::default());
+    let counter = fixture.buffer(8);
+    let kernel = fixture.kernel(NativeKernel::new("count", |args| {
+        args.take_write::<u64>(0)?[0] += 1;
+        Ok(())
+    }));
+    let arg = Arg::Buffer(at(counter, 0, 8), Access::KERNEL_READ | Access::KERNEL_WRITE);
+    let prepared = fixture.queue.prepare(&dispatch(kernel, vec![arg])).unwrap();
+    std::thread::scope(|scope| {
+        for waits in [1, 2, 7] {
+            let queue = &fixture.queue;
+            scope.spawn(move || {
+                for i in 0..700 {
+                    let point = queue.submit_prepared(prepared).unwrap();
+                    if i % waits == 0 {
+                        queue.wait(point, None).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let seen = Arc::new(AtomicUsize::new(0));
+    let found = Arc::clone(&seen);
+    let read = fixture.kernel(NativeKernel::new("read", move |args| {
+        found.store(args.read::<u64>(0)?[0] as usize, Ordering::SeqCst);
+        Ok(())
+    }));
+    let arg = Arg::Buffer(at(counter, 0, 8), Access::KERNEL_READ);
+    let last = fixture.queue.submit(&dispatch(read, vec![arg])).unwrap();
+    assert_eq!(last.0, 3 * 700 + 1);
+    // Without anyone who waits, too.
+    while fixture.queue.completed().unwrap() < last {
+        std::thread::yield_now();
+    }
+    assert_eq!(seen.load(Ordering::SeqCst), 3 * 700);
+}
+
+#[test]
+fn kernels_stay_inside_their_team() {
     let fixture = Fixture::new(3, WaitPolicy::default());
     let seen = Arc::new(AtomicUsize::new(0));
     let found = Arc::clone(&seen);
     let kernel = fixture.kernel(NativeKernel::new("threads", move |_| {
-        found.store(rayon::current_num_threads(), Ordering::SeqCst);
+        found.store(team::threads(), Ordering::SeqCst);
         Ok(())
     }));
     let point = fixture.queue.submit(&dispatch(kernel, vec![])).unwrap();

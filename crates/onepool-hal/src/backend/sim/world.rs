@@ -3,9 +3,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
-
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::time::{Duration, Instant};
 
 use super::SimConfig;
 use super::host::HostSide;
@@ -14,9 +12,11 @@ use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, MemoryUsage};
 use crate::kernel::{KernelError, NativeArg, NativeArgs, NativeKernel};
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
+use crate::team::Team;
 use onepool_core::memory::coherency::{Access, Barrier};
 use onepool_core::memory::image::ImageDesc;
 use onepool_core::memory::model::{Heap, MemoryModel};
+use onepool_core::memory::os::cores;
 use onepool_core::memory::range::ByteRange;
 
 /// How many messages, failures and sets of times are kept.
@@ -25,9 +25,8 @@ const KEPT: usize = 1024;
 /// Everything under the context's one lock.
 #[derive(Debug)]
 pub(super) struct World {
-    /// Kernels run on threads of their own: the world is locked meanwhile, and threads of the global pool
-    /// may be waiting for it.
-    threads: ThreadPool,
+    /// Kernels share loops with threads of their own: the world is locked meanwhile, and others may be waiting for it.
+    team: Team,
     pub(super) config: SimConfig,
     /// The memory of what is played.
     pub(super) model: MemoryModel,
@@ -92,9 +91,9 @@ pub(super) struct SimQueueState {
 impl World {
     pub(super) fn new(config: SimConfig, model: MemoryModel) -> Result<World, DeviceError> {
         let failed = |_| DeviceError::Backend { api: "sim", call: "start threads", code: 0 };
-        let threads = ThreadPoolBuilder::new().build().map_err(failed)?;
+        let team = Team::new(cores(), "onepool-sim", Duration::ZERO).map_err(failed)?;
         Ok(World {
-            threads,
+            team,
             config,
             model,
             buffers: SlotTable::new(),
@@ -393,7 +392,7 @@ impl World {
             })
             .collect();
         let call = || kernel.call(&mut NativeArgs::new(&mut args, &dispatch.params));
-        let called = catch_unwind(AssertUnwindSafe(|| self.threads.install(call)));
+        let called = catch_unwind(AssertUnwindSafe(|| self.team.lead(call)));
         let source = match called {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error),
