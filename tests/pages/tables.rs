@@ -9,8 +9,9 @@ pub(crate) const LAVAPIPE: &str = "2-core-lavapipe";
 pub(crate) const H200: &str = "h200";
 const H100: &str = "h100";
 /// Machines without a GPU, and what their vectors can do.
-const CPUS: [(&str, &str); 4] = [
+const CPUS: [(&str, &str); 5] = [
     ("2-core-avx512", "AVX-512, VNNI"),
+    ("2-core-zen4", "AVX-512 in two passes, VNNI"),
     ("2-core-avx512-without-amx", "AVX-512, VNNI"),
     ("2-core-avx512-as-avx2", "AVX2, of AVX-512"),
     ("2-core-avx2", "AVX2"),

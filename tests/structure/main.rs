@@ -33,6 +33,7 @@ const LAYERS: &[(&str, &[(&str, u8)])] = &[
         "crates/onepool-hal/",
         &[
             ("kernel", 0),
+            ("team", 0),
             ("recording", 1),
             ("backend", 2),
             ("device", 3),
