@@ -2,6 +2,7 @@
 //!
 //! `cargo bench --bench roofline`; `ONEPOOL_CPU_VECTORS` keeps it to AVX2. Both peaks are measured in the same run: multiply-adds in
 //! registers, and reads of memory beyond any cache. Results are checked first.
+//! Operations are those of the definition: transformed convolutions need fewer, and may pass the peak.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
 
