@@ -4,7 +4,7 @@
 //! that have joined: a helper that still sleeps, or whose processor is busy with other programs, holds no loop up.
 //!
 //! An island of `unsafe`: a loop borrows what its thread owns, and helpers reach it by a pointer without a lifetime. What
-//! makes that sound is that [`Open`] leaves no loop before every helper that joined it has left.
+//! makes that sound is that `Open` leaves no loop before every helper that joined it has left.
 //!
 //! ```
 //! use onepool_hal::team::{Team, share};
