@@ -24,6 +24,17 @@ impl Fixture {
         Fixture { context, queue }
     }
 
+    /// What reads the number in a buffer, and where it puts that.
+    fn reader(&self, buffer: BufferId) -> (Recording, Arc<AtomicUsize>) {
+        let seen = Arc::new(AtomicUsize::new(0));
+        let found = Arc::clone(&seen);
+        let kernel = self.kernel(NativeKernel::new("read", move |args| {
+            found.store(args.read::<u64>(0)?[0] as usize, Ordering::SeqCst);
+            Ok(())
+        }));
+        (dispatch(kernel, vec![Arg::Buffer(at(buffer, 0, 8), Access::KERNEL_READ)]), seen)
+    }
+
     fn buffer(&self, bytes: u64) -> BufferId {
         self.context.create_buffer(&BufferDesc { bytes, placement: Placement::Shared, label: "" }).unwrap()
     }
@@ -63,14 +74,8 @@ fn every_policy_and_team_runs_everything_in_order() {
         assert!(points.is_sorted());
         fixture.queue.wait(points[49], Some(Duration::from_secs(60))).unwrap();
         assert_eq!(fixture.queue.completed().unwrap(), points[49]);
-        let seen = Arc::new(AtomicUsize::new(0));
-        let found = Arc::clone(&seen);
-        let read = fixture.kernel(NativeKernel::new("read", move |args| {
-            found.store(args.read::<u64>(0)?[0] as usize, Ordering::SeqCst);
-            Ok(())
-        }));
-        let arg = Arg::Buffer(at(counter, 0, 8), Access::KERNEL_READ);
-        let point = fixture.queue.submit(&dispatch(read, vec![arg])).unwrap();
+        let (read, seen) = fixture.reader(counter);
+        let point = fixture.queue.submit(&read).unwrap();
         fixture.queue.wait(point, None).unwrap();
         assert_eq!(seen.load(Ordering::SeqCst), 50 * 32);
     }
@@ -131,14 +136,8 @@ fn submissions_of_several_threads_are_all_computed_in_order() {
             });
         }
     });
-    let seen = Arc::new(AtomicUsize::new(0));
-    let found = Arc::clone(&seen);
-    let read = fixture.kernel(NativeKernel::new("read", move |args| {
-        found.store(args.read::<u64>(0)?[0] as usize, Ordering::SeqCst);
-        Ok(())
-    }));
-    let arg = Arg::Buffer(at(counter, 0, 8), Access::KERNEL_READ);
-    let last = fixture.queue.submit(&dispatch(read, vec![arg])).unwrap();
+    let (read, seen) = fixture.reader(counter);
+    let last = fixture.queue.submit(&read).unwrap();
     assert_eq!(last.0, 3 * 700 + 1);
     // Without anyone who waits, too.
     while fixture.queue.completed().unwrap() < last {
