@@ -26,6 +26,7 @@ import numpy as np
 
 from onepool import _onepool
 from onepool._errors import ArgumentError, ArrayTypeError, CancelledError
+from onepool._onepool import Tensor
 
 __all__ = [
     "Batch",
@@ -239,6 +240,8 @@ class PageCounts(NamedTuple):
     """Pages that were copied before a write."""
     evicted: int
     """Cached pages that were given up."""
+    memory_bytes: int
+    """Bytes of their memory: what `page_memory` for as many pages needs."""
 
 
 class Batch:
@@ -357,8 +360,10 @@ class Generator:
     "host" reads all logits, "device" has a GPU find the likely tokens, and "auto" does so where the vocabulary is large.
 
     The cache of a graph with PagedAttention is in pages, as many as texts may need. `pages` makes it so many and never
-    more, each of `page_tokens`, by default 16. `pages_of` is a generator of the same model whose pages this one has too:
-    what one has computed of a prompt the other finds.
+    more, each of `page_tokens`, by default 16. `page_memory` is a tensor whose bytes they are in, filled with zeros first: it has
+    at least `page_counts.memory_bytes` of a generator with as many pages, and its bytes are the pages' until the last
+    generator that has them is gone. `pages_of` is a generator of the same model whose pages this one has too: what one
+    has computed of a prompt the other finds.
 
     It makes one text, or one batch, at a time: another one meanwhile is a `BusyError`. Raises `ModelError`,
     `UnsupportedError`, `ArgumentError` and `NoDeviceError`.
@@ -375,6 +380,7 @@ class Generator:
         sample_on: Literal["auto", "host", "device"] = "auto",
         pages: int | None = None,
         page_tokens: int | None = None,
+        page_memory: Tensor | None = None,
         pages_of: Generator | None = None,
         threads: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -385,7 +391,7 @@ class Generator:
             raise ArgumentError(f"draft_tokens is {draft_tokens}: {expected}")
         guesses = None if draft is None else (draft, 4 if draft_tokens is None else draft_tokens)
         other: _onepool.Generator | None = None if pages_of is None else pages_of._native
-        given = (pages, page_tokens, other)
+        given = (pages, page_tokens, page_memory, other)
         self._native: _onepool.Generator = _onepool.Generator(model, names, context, guesses, sample_on, given, threads, cache_dir)
 
     @property

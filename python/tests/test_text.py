@@ -299,6 +299,22 @@ def test_texts_fork_and_generators_have_pages_in_common(device: str, tmp_path: P
             batch.restore(tmp_path / "nowhere")
 
 
+def test_pages_lie_in_a_tensor(device: str) -> None:
+    first = Generator(LLM / "paged", device=device, pages=48, page_tokens=4)
+    counts = first.page_counts
+    assert counts is not None and counts.memory_bytes > 0
+    memory = onepool.Tensor((counts.memory_bytes,), "uint8")
+    memory.numpy()[:] = 1
+    own = Generator(LLM / "paged", device=device, pages=48, page_tokens=4, page_memory=memory)
+    assert not memory.numpy().any()
+    case = EXPECTED["fixed"][1]
+    assert own.generate(case["prompt"], max_tokens=20, ignore_end=True, temperature=0).tokens == case["tokens"][:20]
+    assert memory.numpy().any()
+    small = onepool.Tensor((counts.memory_bytes - 1,), "uint8")
+    with pytest.raises(onepool.ArgumentError, match=str(counts.memory_bytes)):
+        Generator(LLM / "paged", device=device, pages=48, page_tokens=4, page_memory=small)
+
+
 def test_pages_that_cannot_be(generator: Generator) -> None:
     paged = LLM / "paged"
     assert generator.page_counts is None
@@ -308,6 +324,11 @@ def test_pages_that_cannot_be(generator: Generator) -> None:
         batch.restore(paged)
     with pytest.raises(onepool.ArgumentError, match="page_tokens"):
         Generator(paged, device="cpu", page_tokens=4)
+    memory = onepool.Tensor((64,))
+    with pytest.raises(onepool.ArgumentError, match="page_memory"):
+        Generator(paged, device="cpu", page_memory=memory)
+    with pytest.raises(onepool.ArgumentError, match="pages_of"):
+        Generator(paged, device="cpu", page_memory=memory, pages_of=generator)
     with pytest.raises(onepool.ArgumentError, match="0 pages"):
         Generator(paged, device="cpu", pages=0)
     with pytest.raises(onepool.UnsupportedError, match="not in pages"):

@@ -19,7 +19,9 @@ use super::sampling::Guess;
 use super::sequence::Sequence;
 use super::speculate::{Cached, Draft, look_up};
 use super::{Finish, GenerateOptions, Generated, ModelFolder, Prompt};
-use crate::session::{Error, ParamStore, RunOptions, Session, SessionBuilder, SessionError};
+use crate::session::{
+    Error, ParamStore, RunOptions, Session, SessionBuilder, SessionError, SharedArena, SharedDevices,
+};
 
 /// A text that is asked for, of several that are made at once.
 pub struct TextRequest<'a> {
@@ -37,6 +39,24 @@ impl std::fmt::Debug for TextRequest<'_> {
     }
 }
 
+/// What all sessions of a generator share, as one of them runs at a time.
+#[derive(Clone, Debug)]
+struct Common {
+    devices: Arc<SharedDevices>,
+    arena: Arc<SharedArena>,
+}
+
+impl Common {
+    fn new() -> Common {
+        Common { devices: SharedDevices::new(), arena: SharedArena::new() }
+    }
+
+    fn builder(&self) -> SessionBuilder {
+        let devices = Arc::clone(&self.devices);
+        Session::builder().shared_devices(devices).shared_arena(Arc::clone(&self.arena))
+    }
+}
+
 /// A decoder on a session, with the caches of its sequences.
 #[derive(Debug)]
 pub struct Generator {
@@ -45,6 +65,7 @@ pub struct Generator {
     /// What the decoder reads.
     encoder: Option<Encoder>,
     draft: Option<Draft>,
+    common: Common,
     /// Made for the first text that a grammar holds.
     #[cfg(feature = "grammar")]
     pub(super) grammars: Option<Grammars>,
@@ -85,27 +106,36 @@ impl Generator {
     }
 
     /// As [`Generator::new`] with a session for each graph of the folder, which are several where the decoder reads an
-    /// encoder. `session` gets the file of a graph and a builder that has it; sessions of several graphs hold equal weights
-    /// once.
+    /// encoder. `session` gets the file of a graph and a builder that has it. Sessions of several graphs share the devices that they
+    /// name, and intermediate memory there; they hold equal weights once.
     ///
     /// # Errors
     /// As there, and those of `session`.
     pub fn open<E: From<GenerateError>>(
         folder: ModelFolder,
         context: Option<usize>,
+        session: impl FnMut(SessionBuilder, &Path) -> Result<Session, E>,
+    ) -> Result<Self, E> {
+        Generator::open_in(Common::new(), folder, context, session)
+    }
+
+    fn open_in<E: From<GenerateError>>(
+        common: Common,
+        folder: ModelFolder,
+        context: Option<usize>,
         mut session: impl FnMut(SessionBuilder, &Path) -> Result<Session, E>,
     ) -> Result<Self, E> {
         let graph = folder.graph();
         let Some(config) = folder.config.encoder.clone() else {
-            let session = session(Session::builder().model(&graph), &graph)?;
-            return Ok(Generator::new(folder, session, context)?);
+            let session = session(common.builder().model(&graph), &graph)?;
+            return Ok(Generator { common, ..Generator::new(folder, session, context)? });
         };
         if folder.pages.is_some() {
             return Err(not_in_pages().into());
         }
         let weights = ParamStore::new();
         let mut open =
-            |path: PathBuf| session(Session::builder().params(Arc::clone(&weights)).model(&path), &path);
+            |path: PathBuf| session(common.builder().params(Arc::clone(&weights)).model(&path), &path);
         let encoder = folder.encoder().map(&mut open).transpose()?;
         let first = folder.first_graph().map(&mut open).transpose()?;
         let decoder = open(graph)?;
@@ -118,7 +148,7 @@ impl Generator {
                 encoder.fill_up(&wanted(&decoder));
             }
         }
-        Ok(Generator { encoder, ..Generator::of(folder, decoder) })
+        Ok(Generator { encoder, common, ..Generator::of(folder, decoder) })
     }
 
     /// As [`Generator::new`] for a graph with a cache in pages, which are those of `pool`. Generators of other sessions on
@@ -142,6 +172,7 @@ impl Generator {
             cached: Cached::new(decoder),
             encoder: None,
             draft: None,
+            common: Common::new(),
             #[cfg(feature = "grammar")]
             grammars: None,
         }
@@ -160,6 +191,22 @@ impl Generator {
         }
         self.draft = Some(Draft::new(draft.cached, most, self.cached.decoder.vocabulary()));
         Ok(self)
+    }
+
+    /// As [`Generator::with_draft`], of the model in `folder`. `session` is as in [`Generator::open`]; where that made this one, the
+    /// draft's session shares devices and intermediate memory with this one's.
+    ///
+    /// # Errors
+    /// As there, and those of `session`.
+    pub fn open_draft<E: From<GenerateError>>(
+        self,
+        folder: ModelFolder,
+        most: usize,
+        session: impl FnMut(SessionBuilder, &Path) -> Result<Session, E>,
+    ) -> Result<Self, E> {
+        let context = self.context().min(folder.context());
+        let draft = Generator::open_in(self.common.clone(), folder, Some(context), session)?;
+        Ok(self.with_draft(draft, most)?)
     }
 
     /// # Errors

@@ -11,6 +11,7 @@ mod planes;
 mod real;
 #[cfg(test)]
 mod row_tests;
+mod scratch;
 pub mod strided;
 #[cfg(test)]
 pub(crate) mod test_util;

@@ -28,6 +28,7 @@ use crate::session::frames::FrameSpecs;
 use crate::session::models::{Model, ModelKey};
 use crate::session::placement::{BUDGET, NodePlacement, PlacementCache, Placer};
 use crate::session::recover::Origins;
+use crate::session::shared_devices::SharedDevices;
 use crate::session::tuning::{KernelTuner, Tuning};
 use crate::session::{Session, overrides};
 
@@ -52,6 +53,7 @@ pub struct SessionBuilder {
     params: Option<Arc<ParamStore>>,
     map: Option<Unchanging>,
     arena: Option<Arc<SharedArena>>,
+    shared: Arc<SharedDevices>,
     placement: NodePlacement,
     placement_cache: Option<Arc<PlacementCache>>,
     placement_budget: Duration,
@@ -76,6 +78,7 @@ impl Default for SessionBuilder {
             params: None,
             map: None,
             arena: None,
+            shared: SharedDevices::new(),
             placement: NodePlacement::Manual,
             placement_cache: None,
             placement_budget: BUDGET,
@@ -322,9 +325,15 @@ impl SessionBuilder {
     }
 
     /// Puts intermediate tensors in a pool that other sessions use too, one at a time. Only sessions on one context
-    /// ([`SessionBuilder::context`]) share device memory.
+    /// ([`SessionBuilder::context`], [`SessionBuilder::shared_devices`]) share device memory.
     pub fn shared_arena(mut self, arena: Arc<SharedArena>) -> Self {
         self.arena = Some(arena);
+        self
+    }
+
+    /// Opens devices that are given by name only where no other session with `devices` has.
+    pub fn shared_devices(mut self, devices: Arc<SharedDevices>) -> Self {
+        self.shared = devices;
         self
     }
 
@@ -357,16 +366,20 @@ impl SessionBuilder {
         }
         let mut devices = Vec::with_capacity(chosen.len() + 1);
         let mut selectors = Vec::with_capacity(chosen.len() + 1);
+        let open = |name: &str, selectors: &[Option<String>]| {
+            let number = selectors.iter().flatten().filter(|other| *other == name).count();
+            self.shared.open(&registry, (name, number), &self.desc)
+        };
         for choice in chosen {
             let (context, selector) = match choice {
                 Choice::Opened(context) => (context, None),
-                Choice::Named(name) => (registry.open(&name, &self.desc)?, Some(name)),
+                Choice::Named(name) => (open(&name, &selectors)?, Some(name)),
             };
             devices.push(Device::new(context)?);
             selectors.push(selector);
         }
         if self.plan.fallback && !devices.iter().any(|d| d.context.info().native) {
-            devices.push(Device::new(registry.open("cpu", &self.desc)?)?);
+            devices.push(Device::new(open("cpu", &selectors)?)?);
             selectors.push(Some("cpu".to_owned()));
         }
         let origins = Origins { selectors, desc: self.desc.clone() };

@@ -1,8 +1,11 @@
 //! Guessed tokens: by look-up in the text, and by a draft model.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use onepool::generate::{GenerateError, GenerateOptions, Generator, Sampling};
+use onepool::generate::{GenerateError, GenerateOptions, Generator, ModelFolder, Sampling};
+use onepool::session::SessionBuilder;
 
 use super::devices::devices;
 use super::{copy, cpu, exactly, expected, folder, generate, open};
@@ -103,6 +106,27 @@ fn sampled_texts_with_a_draft_model_have_the_distribution_of_those_without_it() 
         let freedom: f64 = classes - 1.0;
         assert!(classes > 4.0 && chi < freedom + 4.0 * (2.0 * freedom).sqrt(), "{draft}: {chi} of {freedom}");
     }
+}
+
+/// Both sessions name the device, which is opened once.
+#[test]
+fn a_draft_shares_the_devices_of_its_target() {
+    let contexts = RefCell::new(Vec::new());
+    let session = |builder: SessionBuilder, _: &Path| {
+        let session = builder.device("cpu").build()?;
+        contexts.borrow_mut().push(session.context(0).unwrap().id());
+        Ok::<_, GenerateError>(session)
+    };
+    let model = |name| ModelFolder::open(folder(name)).unwrap();
+    let mut generator = Generator::open(model("fixed"), None, session)
+        .unwrap()
+        .open_draft(model("growing"), 3, session)
+        .unwrap();
+    let case = &expected("fixed")[1];
+    assert_eq!(generate(&mut generator, &case.prompt, &exactly(20)).tokens, case.tokens[..20]);
+    drop(Generator::open(model("fixed"), None, session).unwrap());
+    let ids = contexts.borrow();
+    assert!(ids[0] == ids[1] && ids[1] != ids[2], "{ids:?}");
 }
 
 #[test]

@@ -231,24 +231,19 @@ pub unsafe extern "C" fn onepool_generator_open(
         let place = generator.place("generator")?;
         let path = path.required("path")?;
         let opening = Opening::of(opts)?;
-        let open = |folder: ModelFolder, context: Option<usize>| {
-            let made = Generator::open(folder, context, |builder, _: &Path| built(builder, session));
-            made.map_err(OpenError::failure)
-        };
+        let built = |builder, _: &Path| built(builder, session);
         let mut folder = ModelFolder::open(path).map_err(failed)?.sample_on(opening.sample_on);
         if let Some(pages) = opening.pages {
             folder = folder.in_pages(pages);
         }
         let sampling = folder.sampling();
-        let mut generator = open(folder, opening.context)?;
+        let mut generator = Generator::open(folder, opening.context, built).map_err(OpenError::failure)?;
         let context = generator.context();
         if let Some((path, most)) = opening.draft {
-            let draft = || {
-                let folder = ModelFolder::open(path).map_err(failed)?;
-                let context = context.min(folder.context());
-                generator.with_draft(open(folder, Some(context))?, most).map_err(failed)
-            };
-            generator = draft().map_err(|failure| failure.of("options.draft"))?;
+            let folder = ModelFolder::open(path).map_err(failed);
+            let draft = folder
+                .and_then(|folder| generator.open_draft(folder, most, built).map_err(OpenError::failure));
+            generator = draft.map_err(|failure| failure.of("options.draft"))?;
         }
         let pages = generator.pages().cloned();
         let generator = Arc::new(Mutex::new(generator));

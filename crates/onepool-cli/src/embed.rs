@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use onepool::generate::{EmbedOptions, Embedded, Embedder};
-use onepool::session::SharedArena;
 use serde::Serialize;
 
 use super::error::CliError;
-use super::generate::{SessionArgs, given};
+use super::generate::{Common, SessionArgs, given};
 use super::output::Output;
 use super::table::Table;
 use super::tensor_io::{Saved, TensorFile, write_all};
@@ -67,9 +66,9 @@ struct Text {
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let texts = given(&args.text, args.texts.as_ref())?;
     let file = args.out.as_deref().map(TensorFile::parse).transpose()?;
-    let arena = SharedArena::new();
+    let common = Common::default();
     let embedder =
-        Embedder::open(&args.model, |builder, path| args.session.open_graph(builder, path, &arena, out))?;
+        Embedder::open(&args.model, |builder, path| args.session.open_graph(builder, path, &common, out))?;
     let mut options = EmbedOptions::default();
     (options.prompt, options.dims) = (args.prompt.clone(), args.dims);
     let made = embedder.embed(&texts.iter().map(String::as_str).collect::<Vec<_>>(), &options)?;

@@ -1,6 +1,6 @@
 //! `onepool generate`: text from a language model.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::ops::ControlFlow;
@@ -19,6 +19,7 @@ use super::precision::PrecisionArgs;
 use super::stop::StopArgs;
 use super::table::bytes;
 use super::tune::TuningArgs;
+use onepool::device::Context;
 use onepool::generate::{
     BatchCounts, BatchOptions, Batcher, Finish, GenerateError, GenerateOptions, Generated, Generator,
     Grammar, Message, ModelFolder, PageCounts, PageOptions, PagePool, Prompt, SampleOn, Sampling,
@@ -102,6 +103,13 @@ pub(super) struct SessionArgs {
     ending: StopArgs,
 }
 
+/// What the sessions of a command share, as one of them runs at a time.
+#[derive(Default)]
+pub(super) struct Common {
+    arena: Arc<SharedArena>,
+    table: OnceCell<Vec<Context>>,
+}
+
 impl SessionArgs {
     /// A session of the folder's graph.
     ///
@@ -110,10 +118,10 @@ impl SessionArgs {
     pub(super) fn open(
         &self,
         folder: &ModelFolder,
-        arena: &Arc<SharedArena>,
+        common: &Common,
         out: &Output,
     ) -> Result<Session, CliError> {
-        self.open_graph(Session::builder(), &folder.graph(), arena, out)
+        self.open_graph(Session::builder(), &folder.graph(), common, out)
     }
 
     /// A session of the graph in the file `path`, which `builder` makes.
@@ -124,15 +132,21 @@ impl SessionArgs {
         &self,
         builder: SessionBuilder,
         path: &Path,
-        arena: &Arc<SharedArena>,
+        common: &Common,
         out: &Output,
     ) -> Result<Session, CliError> {
         let desc = self.cache.desc()?;
-        let table = open_table(&self.device, true, &desc)?;
+        let table = match common.table.get() {
+            Some(table) => table.clone(),
+            None => {
+                let table = open_table(&self.device, true, &desc)?;
+                common.table.get_or_init(|| table).clone()
+            }
+        };
         let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
         let (graph, _) = load_on(path, None, &apis, false, out)?;
         let _spinner = out.progress("preparing", None);
-        let builder = builder.graph(graph).context_desc(desc.clone()).shared_arena(Arc::clone(arena));
+        let builder = builder.graph(graph).context_desc(desc.clone()).shared_arena(Arc::clone(&common.arena));
         let builder = self.precision.apply(self.ending.apply(builder));
         let builder = self.tuning.apply(builder, desc.cache_dir.clone());
         let builder = self.place.resolve(&table, desc.cache_dir)?.apply(builder);
@@ -385,23 +399,23 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let needed = needed.checked_next_multiple_of(256).unwrap_or(needed).min(folder.context());
     let grammar = args.grammar.read()?;
     let context = args.context.unwrap_or(needed);
-    let arena = SharedArena::new();
+    let common = Common::default();
     let has_encoder = folder.encoder().is_some();
     let mut generator = match args.pages {
         Some(pages) => {
-            let session = args.session.open(&folder, &arena, out)?;
+            let session = args.session.open(&folder, &common, out)?;
             let _spinner = out.progress("planning", None);
             let pool = PagePool::new(&folder, &session, &PageOptions::new(pages as usize))?;
             Generator::with_pages(folder, session, Some(context), &pool)?
         }
         None => Generator::open(folder, Some(context), |builder, path| {
-            args.session.open_graph(builder, path, &arena, out)
+            args.session.open_graph(builder, path, &common, out)
         })?,
     };
     let device = generator.session().devices().next().map(|d| d.name.clone()).unwrap_or_default();
     if let Some(draft) = &args.draft {
         let folder = ModelFolder::open(draft)?;
-        let session = args.session.open(&folder, &arena, out)?;
+        let session = args.session.open(&folder, &common, out)?;
         let context = context.min(folder.context());
         let draft = Generator::new(folder, session, Some(context))?;
         generator = generator.with_draft(draft, usize::from(args.draft_tokens))?;

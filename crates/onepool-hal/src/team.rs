@@ -29,7 +29,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use onepool_core::memory::os::cores;
+use onepool_core::memory::os::{Seat, cores, processor};
 use onepool_core::sync::{into_inner, lock, wait_while};
 
 /// Duration for which a finished thread polls for the others: sleeping and waking take longer than most parts.
@@ -78,10 +78,19 @@ struct Shared {
     closed: AtomicBool,
     /// Helpers that sleep, counted under the lock of `loops`.
     asleep: AtomicUsize,
+    seats: Mutex<Seats>,
     help: Condvar,
     /// Threads that sleep until helpers have left their loops.
     waiting: AtomicUsize,
     left: Condvar,
+}
+
+/// Where helpers run.
+#[derive(Debug, Default)]
+struct Seats {
+    helpers: Vec<Seat>,
+    /// The processor that they are kept off.
+    avoided: Option<usize>,
 }
 
 /// A loop that helpers may join.
@@ -257,6 +266,7 @@ impl Team {
             called: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             asleep: AtomicUsize::new(0),
+            seats: Mutex::default(),
             help: Condvar::new(),
             waiting: AtomicUsize::new(0),
             left: Condvar::new(),
@@ -264,12 +274,12 @@ impl Team {
         Team { shared: Arc::new(shared), helpers: Vec::new() }
     }
 
-    /// Whether there are helpers and none sleeps.
-    pub(crate) fn is_awake(&self) -> bool {
-        !self.helpers.is_empty() && self.shared.asleep.load(Ordering::SeqCst) == 0
+    /// Whether there are helpers.
+    pub(crate) fn has_helpers(&self) -> bool {
+        !self.helpers.is_empty()
     }
 
-    /// Wakes the helpers, which stay awake until the result is dropped.
+    /// Wakes the helpers, which stay awake until the result is dropped, on other processors than the calling thread's.
     pub fn call(&self) -> Call {
         let shared = &self.shared;
         shared.calls.fetch_add(1, Ordering::SeqCst);
@@ -277,6 +287,7 @@ impl Team {
         // A helper that was counted but does not wait yet holds the lock.
         if shared.asleep.load(Ordering::SeqCst) > 0 {
             drop(lock(&shared.loops));
+            shared.make_room();
             shared.help.notify_all();
         }
         Call(Arc::clone(shared))
@@ -329,8 +340,22 @@ impl Shared {
         }
     }
 
+    /// Keeps helpers off the processor of the calling thread, before it wakes them.
+    fn make_room(&self) {
+        let mut seats = lock(&self.seats);
+        let here = processor();
+        if here != seats.avoided {
+            seats.avoided = here;
+            here.iter().for_each(|here| seats.helpers.iter().for_each(|seat| seat.avoid(*here)));
+        }
+    }
+
     /// A helper: takes part in loops until the team is closed.
     fn help(&self) {
+        let mut seats = lock(&self.seats);
+        seats.helpers.extend(Seat::here());
+        seats.avoided = None;
+        drop(seats);
         while self.sleep() {
             let (mut worked, mut called) = (Instant::now(), self.called.load(Ordering::Relaxed));
             while !self.closed.load(Ordering::SeqCst) {
@@ -421,6 +446,9 @@ impl<'a> Open<'a> {
         team.open.fetch_add(1, Ordering::SeqCst);
         let asleep = team.asleep.load(Ordering::SeqCst);
         drop(loops);
+        if asleep > 0 {
+            team.make_room();
+        }
         for _ in 0..asleep.min(room) {
             team.help.notify_one();
         }
@@ -600,17 +628,36 @@ mod tests {
         assert!(done.into_inner());
     }
 
+    /// Waits until so many helpers sleep.
+    fn sleepers(shared: &Shared, count: usize) {
+        let start = Instant::now();
+        while shared.asleep.load(Ordering::SeqCst) != count {
+            assert!(start.elapsed() < Duration::from_secs(60), "not {count} helpers sleep");
+            std::thread::yield_now();
+        }
+    }
+
+    /// A thread that moves meanwhile calls again.
+    #[test]
+    fn helpers_wake_on_other_processors_than_their_caller() {
+        let team = team(3);
+        loop {
+            sleepers(&team.shared, 2);
+            let before = processor();
+            drop(team.call());
+            let avoided = lock(&team.shared.seats).avoided;
+            if before == processor() {
+                assert_eq!(avoided, before);
+                break;
+            }
+        }
+    }
+
     #[test]
     fn helpers_sleep_when_no_one_calls_and_end_with_their_team() {
         let team = team(4);
         let shared = Arc::clone(&team.shared);
-        let asleep = |count| {
-            let start = Instant::now();
-            while shared.asleep.load(Ordering::SeqCst) != count {
-                assert!(start.elapsed() < Duration::from_secs(60), "not {count} helpers sleep");
-                std::thread::yield_now();
-            }
-        };
+        let asleep = |count| sleepers(&shared, count);
         asleep(3);
         let calls = [team.call(), team.call()];
         asleep(0);

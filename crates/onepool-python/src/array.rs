@@ -10,7 +10,7 @@ use onepool::device::Lent;
 use onepool::memory::import::ReadWrite;
 use onepool::ops::movement::StridedView;
 use onepool::session::{Memory, SessionError};
-use onepool::{DType, HostRegion, Shape, TensorInfo};
+use onepool::{DType, Shape, SharedRegion, TensorInfo};
 use pyo3::buffer::{ElementType, PyUntypedBuffer};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -45,7 +45,7 @@ impl Side {
 enum Keep {
     Buffer(PyUntypedBuffer),
     Managed(Managed),
-    Region(Arc<HostRegion>),
+    Region(Arc<SharedRegion>),
 }
 
 /// An array of the caller's.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use onepool::dlpack::{
     COPIED, CPU, DataType, Device, DlTensor, LegacyTensor, MAJOR, ManagedTensor, PADDED, READ_ONLY, Version,
 };
-use onepool::{HostRegion, Shape, TensorInfo, limits};
+use onepool::{Shape, SharedRegion, TensorInfo, limits};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -144,14 +144,14 @@ pub(crate) fn take(object: &Bound<'_, PyAny>, argument: &str) -> PyResult<Taken>
 struct Kept<T> {
     dims: Vec<i64>,
     strides: Vec<i64>,
-    _region: Arc<HostRegion>,
+    _region: Arc<SharedRegion>,
     managed: T,
 }
 
 /// A capsule over the bytes of a tensor.
 pub(crate) fn capsule<'py>(
     py: Python<'py>,
-    (region, info): (&Arc<HostRegion>, &TensorInfo),
+    (region, info): (&Arc<SharedRegion>, &TensorInfo),
     versioned: bool,
     copied: bool,
 ) -> PyResult<Bound<'py, PyCapsule>> {

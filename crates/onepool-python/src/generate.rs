@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 
 use crate::batch::Batch;
 use crate::errors::Class;
+use crate::tensor::Tensor;
 use crate::text::{Row, Settings, failed, prompt_of, row};
 
 /// How often a wait for a piece looks for signals, such as Ctrl-C.
@@ -40,12 +41,13 @@ pub(crate) struct Generator {
     pages: Option<PagePool>,
 }
 
-/// Pages that are asked for and their tokens, and the generator whose pages they are.
-type GivenPages<'py> = (Option<usize>, Option<usize>, Option<Bound<'py, Generator>>);
+/// Pages that are asked for, their tokens and their memory, and the generator whose pages they are.
+type GivenPages<'py> =
+    (Option<usize>, Option<usize>, Option<Bound<'py, Tensor>>, Option<Bound<'py, Generator>>);
 
 /// How the pages of a cache are used: tokens of a page; pages, free, used, shared and cached ones; copied and evicted ones
-/// so far.
-type PageRow = (usize, usize, usize, usize, usize, usize, u64, u64);
+/// so far; the bytes of their memory.
+type PageRow = (usize, usize, usize, usize, usize, usize, u64, u64, usize);
 
 #[pymethods]
 impl Generator {
@@ -66,22 +68,16 @@ impl Generator {
         let sample_on = sampled_on(py, sample_on)?;
         let pages = pages_of(py, pages)?;
         let desc = ContextDesc { threads, cache_dir, ..ContextDesc::default() };
-        let open = |folder: ModelFolder, context| {
-            onepool::generate::Generator::open(folder, context, |builder, _: &Path| {
-                built(builder, &devices, &desc)
-            })
-        };
+        let session = |builder, _: &Path| built(builder, &devices, &desc);
         let open_all = || {
             let mut folder = ModelFolder::open(path)?.sample_on(sample_on);
             if let Some(pages) = pages {
                 folder = folder.in_pages(pages);
             }
             let sampling = folder.sampling();
-            let generator = open(folder, context)?;
+            let generator = onepool::generate::Generator::open(folder, context, session)?;
             let Some((draft, most)) = draft else { return Ok((generator, sampling)) };
-            let folder = ModelFolder::open(draft)?;
-            let context = generator.context().min(folder.context());
-            Ok((generator.with_draft(open(folder, Some(context))?, most)?, sampling))
+            Ok((generator.open_draft(ModelFolder::open(draft)?, most, session)?, sampling))
         };
         let (generator, sampling) = py.detach(open_all).map_err(|e| failed(py, e))?;
         Ok(Generator {
@@ -119,7 +115,8 @@ impl Generator {
     fn page_counts(&self) -> Option<PageRow> {
         let pool = self.pages.as_ref()?;
         let PageCounts { pages, free, used, shared, cached, copied, evicted } = pool.counts();
-        Some((pool.page_tokens(), pages, free, used, shared, cached, copied, evicted))
+        let bytes = pool.bytes_in_region();
+        Some((pool.page_tokens(), pages, free, used, shared, cached, copied, evicted, bytes))
     }
 
     /// Gives up all cached pages.
@@ -200,20 +197,23 @@ fn no_pages(py: Python<'_>, name: &str) -> PyErr {
 }
 
 /// The pages that are asked for.
-fn pages_of(py: Python<'_>, (pages, rows, of): GivenPages<'_>) -> PyResult<Option<Pages>> {
-    match (pages, rows, of) {
-        (None, None, Some(of)) => {
-            let pool = of.get().pages.clone().ok_or_else(|| no_pages(py, "pages_of: "))?;
-            Ok(Some(Pages::Of(pool)))
+fn pages_of(py: Python<'_>, (pages, rows, memory, of): GivenPages<'_>) -> PyResult<Option<Pages>> {
+    if let Some(of) = of {
+        if pages.is_some() || rows.is_some() || memory.is_some() {
+            let message = "pages_of: pages, page_tokens and page_memory are the other generator's";
+            return Err(Class::Argument.says(py, message));
         }
-        (Some(pages), rows, None) => Ok(Some(Pages::New(PageOptions { rows, ..PageOptions::new(pages) }))),
-        (None, None, None) => Ok(None),
-        (None, Some(_), None) => Err(Class::Argument.says(py, "page_tokens: it needs pages")),
-        (.., Some(_)) => {
-            let message = "pages_of: pages and page_tokens are the other generator's";
-            Err(Class::Argument.says(py, message))
-        }
+        let pool = of.get().pages.clone().ok_or_else(|| no_pages(py, "pages_of: "))?;
+        return Ok(Some(Pages::Of(pool)));
     }
+    let Some(pages) = pages else {
+        let alone = [("page_tokens", rows.is_some()), ("page_memory", memory.is_some())];
+        let alone = alone.into_iter().find(|(_, given)| *given);
+        return alone
+            .map_or(Ok(None), |(name, _)| Err(Class::Argument.says(py, format!("{name}: it needs pages"))));
+    };
+    let region = memory.map(|tensor| Arc::clone(tensor.get().region()));
+    Ok(Some(Pages::New(PageOptions { pages, rows, region })))
 }
 
 /// Where tokens are chosen, by its name.

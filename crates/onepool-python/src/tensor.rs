@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::sync::Arc;
 
-use onepool::{DType, HostRegion, Shape, TensorInfo};
+use onepool::{DType, HostRegion, Shape, SharedRegion, TensorInfo};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -20,7 +20,7 @@ use crate::errors::{Class, raised, raised_of};
 #[pyclass(frozen, module = "onepool._onepool")]
 #[derive(Debug)]
 pub(crate) struct Pages {
-    region: Arc<HostRegion>,
+    region: Arc<SharedRegion>,
     bytes: isize,
 }
 
@@ -41,7 +41,7 @@ impl Pages {
 #[pyclass(frozen, module = "onepool")]
 #[derive(Debug)]
 pub(crate) struct Tensor {
-    region: Arc<HostRegion>,
+    region: Arc<SharedRegion>,
     info: TensorInfo,
     dims: Vec<isize>,
     strides: Vec<isize>,
@@ -60,7 +60,7 @@ impl Tensor {
             sizes.iter().map(|size| isize::try_from(size * by).unwrap_or(isize::MAX)).collect()
         };
         let (dims, strides) = (signed(&info.shape, 1), signed(&info.shape.strides(), info.dtype.bytes()));
-        Tensor { region: Arc::new(region), info, dims, strides }
+        Tensor { region: region.into_shared(), info, dims, strides }
     }
 
     /// A copy of a value.
@@ -69,7 +69,7 @@ impl Tensor {
         Ok(Tensor::over(region, value.info().clone()))
     }
 
-    pub(crate) fn region(&self) -> &Arc<HostRegion> {
+    pub(crate) fn region(&self) -> &Arc<SharedRegion> {
         &self.region
     }
 
@@ -140,8 +140,9 @@ impl Tensor {
         }
         let versioned = max_version.is_some_and(|(major, _)| major >= onepool::dlpack::MAJOR);
         if copy == Some(true) {
-            let bytes = HostRegion::from_bytes(self.region.as_slice()).map_err(|e| raised(py, e))?;
-            return dlpack::capsule(py, (&Arc::new(bytes), &self.info), versioned, true);
+            let seen = self.region.read().map_err(|e| raised(py, e))?;
+            let bytes = HostRegion::from_bytes(&seen).map_err(|e| raised(py, e))?;
+            return dlpack::capsule(py, (&bytes.into_shared(), &self.info), versioned, true);
         }
         dlpack::capsule(py, (&self.region, &self.info), versioned, false)
     }

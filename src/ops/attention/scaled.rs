@@ -6,6 +6,7 @@ use crate::kernel::codes::attention::Stage;
 use crate::ops::linalg::product::{Mat, Threads, product, sum_of};
 use crate::ops::norm::largest;
 use crate::ops::real::Real;
+use crate::ops::scratch::Scratch;
 use crate::ops::{OpError, par};
 use crate::shape::Shape;
 use crate::simd::wide;
@@ -178,7 +179,7 @@ impl Scaled {
         if axes.iter().zip(straight).all(|((n, step), s)| *n == 1 || *step == s) {
             return self.heads(given, y, scores);
         }
-        let mut heads = vec![T::ZERO; y.len()];
+        let mut heads = Scratch::new(y.len());
         self.heads(given, &mut heads, scores)?;
         // Vectors fill the output, so that its places count like digits.
         let digit = |at: usize, (n, step): (usize, usize)| if n == 1 { 0 } else { at / step.max(1) % n };
@@ -245,7 +246,7 @@ impl Scaled {
         let q = tail(given.q, self.q.first + batch * self.q.batch + head * self.q.head + first * self.q.row)?;
         let k = tail(given.k, self.k.first + batch * self.k.batch + kv * self.k.head + low * self.k.row)?;
         let v = tail(given.v, self.v.first + batch * self.v.batch + kv * self.v.head + low * self.v.row)?;
-        let mut own = vec![T::ZERO; rows * keys];
+        let mut own = Scratch::new(rows * keys);
         let left = Mat { data: q, row: self.q.row, col: 1 };
         let right = Mat { data: k, row: 1, col: self.k.row };
         product([rows, keys, self.head], left, right, &mut own, keys, false, Threads::One)?;

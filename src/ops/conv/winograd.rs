@@ -214,6 +214,35 @@ fn of_products<S: Simd>(simd: S, m: [S::f32s; IN]) -> [S::f32s; OUT] {
     ]
 }
 
+/// The elements of which there are three in turn, each by itself: shuffles of vectors take them apart.
+#[inline(always)]
+fn thirds(x: &[f32; 3 * GROUP]) -> [[f32; GROUP]; 3] {
+    let [mut a, mut b, mut c] = [[0.0; GROUP]; 3];
+    for lane in 0..GROUP {
+        (a[lane], b[lane], c[lane]) = (x[3 * lane], x[3 * lane + 1], x[3 * lane + 2]);
+    }
+    [a, b, c]
+}
+
+/// The taps of `GROUP` channels, a row for each of the nine.
+#[inline(always)]
+fn apart(taps: &[f32; 9 * GROUP]) -> [[f32; GROUP]; 9] {
+    // Columns of the window first: of each, the rows of a channel follow each other then.
+    let mut columns = [[0.0; 3 * GROUP]; 3];
+    for (i, taps) in taps.as_chunks::<{ 3 * GROUP }>().0.iter().enumerate() {
+        for (column, third) in columns.iter_mut().zip(thirds(taps)) {
+            column[i * GROUP..][..GROUP].copy_from_slice(&third);
+        }
+    }
+    let mut rows = [[0.0; GROUP]; 9];
+    for (u, column) in columns.iter().enumerate() {
+        for (v, third) in thirds(column).into_iter().enumerate() {
+            rows[3 * v + u] = third;
+        }
+    }
+    rows
+}
+
 impl Winograd {
     /// Transforms one channel of the input for the groups from `first` on: `POINTS` times `GROUP` elements for each.
     #[inline(always)]
@@ -408,12 +437,7 @@ impl Output<'_, '_, '_> {
                         &last
                     },
                 );
-                let mut taken = [[0.0f32; GROUP]; 9];
-                for c in 0..GROUP {
-                    for t in 0..9 {
-                        taken[t][c] = taps[c * 9 + t];
-                    }
-                }
+                let taken = apart(taps);
                 for part in (0..GROUP).step_by(S::F32_LANES) {
                     let zero = simd.splat_f32s(0.0);
                     let mut half = [[zero; IN]; 3];

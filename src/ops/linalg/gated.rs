@@ -9,6 +9,7 @@ use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
+use crate::ops::scratch::Scratch;
 use crate::ops::{Absorbed, AbsorbedInput, Activation, Cost, Fact, Lowering, OpCx, OpError, Operator};
 
 /// `activation(A x B) * (A x C)`. Inputs: A, B and C, which are both given transposed where [`GatedMatMul::transposed`]. The
@@ -162,9 +163,9 @@ pub(crate) fn gated<T: Real>(
 ) -> Result<(), KernelError> {
     product(false, y)?;
     activation.apply(y);
-    let mut other = vec![T::ZERO; y.len()];
+    let mut other = Scratch::new(y.len());
     product(true, &mut other)?;
-    y.iter_mut().zip(&other).for_each(|(y, v)| *y *= *v);
+    y.iter_mut().zip(&*other).for_each(|(y, v)| *y *= *v);
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use super::product::{Mat, Threads};
 use super::share::{Cut, PARALLEL, TASK};
 use super::tile::{Rows, Start, Tiled};
 use crate::ops::Activation;
+use crate::ops::scratch::Scratch;
 
 /// Columns of the product that a task's are a multiple of.
 const UNIT: usize = 64;
@@ -34,7 +35,7 @@ pub(super) fn turned(
     (to, activation): (To<'_>, Activation),
     threads: Threads,
 ) {
-    let mut left = vec![0.0f32; m * k];
+    let mut left = Scratch::new(m * k);
     for r in 0..m {
         let row = &a.data[r * a.row..][..k];
         row.iter().zip(left[r..].iter_mut().step_by(m)).for_each(|(x, to)| *to = *x);
@@ -49,7 +50,7 @@ pub(super) fn turned(
     cut.share([m, n], rows, threads, end, |mut share| {
         let from = first(share.strip, share.strips);
         let width = share.rows.first().map_or(0, |row| row.len());
-        let mut block = vec![0.0f32; most.min(width) * m];
+        let mut block = Scratch::new(most.min(width) * m);
         for at in (0..width).step_by(most) {
             let count = most.min(width - at);
             let block = &mut block[..count * m];

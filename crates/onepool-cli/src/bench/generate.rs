@@ -8,11 +8,10 @@ use serde::Serialize;
 
 use super::measure::median;
 use crate::error::CliError;
-use crate::generate::{SamplingArgs, SessionArgs};
+use crate::generate::{Common, SamplingArgs, SessionArgs};
 use crate::output::Output;
 use crate::table::Table;
 use onepool::generate::{Finish, GenerateOptions, Generator, Prompt};
-use onepool::session::SharedArena;
 
 /// Arguments of `onepool bench generate`.
 #[derive(Clone, Debug, clap::Args)]
@@ -90,7 +89,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     sampling.check()?;
     let (count, max_tokens) = (args.prompt_tokens as usize, args.max_tokens as usize);
     let context = args.context.unwrap_or((count + max_tokens + 1).min(folder.context()));
-    let session = args.session.open(&folder, &SharedArena::new(), out)?;
+    let session = args.session.open(&folder, &Common::default(), out)?;
     let device = session.devices().next().map(|d| d.name.clone()).unwrap_or_default();
     let mut generator = Generator::new(folder, session, Some(context))?;
     let options = GenerateOptions {

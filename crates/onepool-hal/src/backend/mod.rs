@@ -293,8 +293,8 @@ pub enum QueuePriority {
     Normal,
 }
 
-/// How the host waits for a device. On the CPU a thread that waits without a timeout may compute, soon after the last run,
-/// unless it is to sleep ([`WaitPolicy::Block`]).
+/// How the host waits for a device. On the CPU a thread that waits without a timeout computes, unless it is to sleep
+/// ([`WaitPolicy::Block`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitPolicy {
     /// Polls for as long as the runs before took, at most 2 ms, then sleeps. Sleeps at once where several threads

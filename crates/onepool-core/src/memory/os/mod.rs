@@ -1,4 +1,5 @@
-//! What an operating system knows about memory: pages, mappings, and the process's own map. And how many cores it has.
+//! What an operating system knows about memory: pages, mappings, and the process's own map. And how many cores it has, and
+//! which of them a thread runs on.
 //!
 //! One file per system with the same few items; nothing outside this file names a system. A system of the Unix
 //! family with no file of its own (and Miri) gets `portable`: aligned heap memory, and no process map, so that
@@ -11,6 +12,10 @@ mod linux;
 use linux as system;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod linux_dma_buf;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod linux_seat;
+#[cfg(all(target_os = "linux", not(miri)))]
+use linux_seat as seat;
 
 #[cfg(windows)]
 mod windows;
@@ -24,6 +29,10 @@ use portable as system;
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
 mod no_dma_buf;
+#[cfg(not(all(target_os = "linux", not(miri))))]
+mod no_seat;
+#[cfg(not(all(target_os = "linux", not(miri))))]
+use no_seat as seat;
 
 #[cfg(not(any(unix, windows)))]
 compile_error!("the memory of this system is not known: src/memory/os knows Unix and Windows");
@@ -33,6 +42,7 @@ use std::sync::Arc;
 use super::range::ByteRange;
 
 pub use dma_bufs::{DmaBufSystem, Turn};
+pub use seat::{Seat, processor};
 pub use system::{Descriptor, Mapping};
 pub use system::{FIXES, file_changed, file_number, open_direct, read_at};
 

@@ -1,15 +1,13 @@
 //! The queue: submissions in order, and a counter.
 //!
-//! Submissions are computed by a worker, with the helpers of the queue's team. They wake with it and stay awake until the
-//! submission is over: a loop of one operator is over before a sleeping thread has been woken for it.
-//!
-//! Soon after the last submission the helpers are still awake, and the worker sleeps. Then it is not woken: who waits for
-//! the submission computes it, and a helper wakes the worker if no one comes. Where helpers had to be woken as well, one might
-//! begin on the processor of the thread that wakes them, which therefore sleeps meanwhile.
+//! A submission wakes the helpers of the queue's team, which stay awake until it is over: a loop of one operator is over
+//! before a sleeping thread has been woken for it. Who waits for the submission computes it with them, without another
+//! thread to wake. A helper wakes the queue's worker for a submission that no one waits for, which costs it the time of
+//! a second wake-up; the worker is woken at once where there is no helper, or where threads are to sleep as they wait.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -239,6 +237,16 @@ fn polling(policy: WaitPolicy) -> Option<Duration> {
 }
 
 impl Desk {
+    /// Wakes the worker for what no one has begun.
+    fn wake_worker(&self, inbox: MutexGuard<'_, Inbox>) {
+        self.quiet.store(false, Ordering::SeqCst);
+        let wake = !inbox.busy && inbox.worker_sleeps && !inbox.jobs.is_empty();
+        drop(inbox);
+        if wake {
+            self.work.notify_one();
+        }
+    }
+
     /// On a helper: wakes the worker for what no one has come to compute.
     fn watch(&self) {
         if !self.quiet.load(Ordering::SeqCst) {
@@ -247,12 +255,7 @@ impl Desk {
         let inbox = lock(&self.inbox);
         let late = inbox.since.is_some_and(|since| since.elapsed() > PATIENCE);
         if inbox.busy || inbox.jobs.is_empty() || late {
-            self.quiet.store(false, Ordering::SeqCst);
-            let wake = late && !inbox.busy && inbox.worker_sleeps;
-            drop(inbox);
-            if wake {
-                self.work.notify_one();
-            }
+            self.wake_worker(inbox);
         }
     }
 }
@@ -260,7 +263,6 @@ impl Desk {
 impl Lane {
     fn push(&self, program: Arc<Program>) -> Result<Timepoint, DeviceError> {
         program.check_alive()?;
-        let awake = self.policy != WaitPolicy::Block && self.team.is_awake();
         let call = self.team.call();
         let mut inbox = lock(&self.desk.inbox);
         let point = self.submitted.load(Ordering::SeqCst) + 1;
@@ -269,7 +271,7 @@ impl Lane {
         }
         inbox.jobs.push_back(Job { point, program, _call: call });
         self.submitted.store(point, Ordering::SeqCst);
-        let quiet = inbox.worker_sleeps && awake;
+        let quiet = inbox.worker_sleeps && self.policy != WaitPolicy::Block && self.team.has_helpers();
         let wake = inbox.worker_sleeps && !quiet;
         self.desk.quiet.store(quiet, Ordering::SeqCst);
         drop(inbox);
@@ -308,9 +310,13 @@ impl Lane {
         if done() {
             return Ok(());
         }
-        // Under a timeout the caller must come back in time.
-        if timeout.is_none() && self.desk.quiet.load(Ordering::SeqCst) && self.compute(point) {
-            return Ok(());
+        if self.desk.quiet.load(Ordering::SeqCst) {
+            // Under a timeout the caller must come back in time.
+            if timeout.is_some() {
+                self.desk.wake_worker(lock(&self.desk.inbox));
+            } else if self.compute(point) {
+                return Ok(());
+            }
         }
         let deadline = timeout.map(|timeout| (Instant::now(), timeout));
         // Counted before the counter is read again: the worker either sees who waits or was seen.
