@@ -3,7 +3,7 @@
 use super::dims::ConvDims;
 use crate::ops::activation::Epilogue;
 use crate::ops::linalg::tile;
-use crate::ops::planes::{Planes, Sum};
+use crate::ops::planes::{Planes, Source, Sum};
 use crate::ops::real::Real;
 use crate::ops::real::{as_f32s, as_f32s_mut};
 use crate::ops::{Activation, WindowAxis, par};
@@ -23,7 +23,10 @@ pub(super) fn run<T: Real>(
 ) {
     let (in_plane, out_plane, taps) = (dims.in_plane(), dims.out_plane(), dims.taps());
     let channels = dims.group * dims.oc;
-    let each = (PART / (out_plane * taps).max(1)).clamp(1, channels.div_ceil(par::threads()));
+    let most = (PART / (out_plane * taps).max(1)).clamp(1, channels.div_ceil(par::threads()));
+    // Parts of about the same size, as many for each thread, of pairs of planes, which may share vectors.
+    let parts = channels.div_ceil(most).next_multiple_of(par::threads());
+    let each = channels.div_ceil(parts).next_multiple_of(2);
     let planes = Planes::new(&dims.axes).filter(|_| tile::has_vectors());
     par::share(y.chunks_mut(out_plane * each).enumerate(), |(part, y)| {
         // The input plane of output plane `i`, and its weights and bias.
@@ -36,7 +39,8 @@ pub(super) fn run<T: Real>(
         if let (Some(planes), Some(x), Some(f32s)) = (&planes, as_f32s(x), as_f32s_mut(y)) {
             let of = |i: usize| {
                 let (plane, taps, bias) = of(first + i);
-                (&x[plane * in_plane..], as_f32s(taps).unwrap_or(&[]), Sum(bias.to_f64() as f32))
+                let (taps, kind) = (as_f32s(taps).unwrap_or(&[]), Sum(bias.to_f64() as f32));
+                Source { x, at: plane * in_plane, taps, kind }
             };
             if epilogue.summand.is_none() {
                 return planes.run(of, &epilogue.activation, f32s);

@@ -503,13 +503,21 @@ impl Tiles<'_, '_> {
                 }
             }
         }
+        let end = place + V * S::F32_LANES;
+        if let Some(now) = self.runs.get(run).filter(|run| run.place <= place && end <= run.place + run.len) {
+            let at = now.to + place - now.place;
+            for i in 0..R {
+                let (to, _) = S::as_mut_simd_f32s(&mut outputs[i][at..][..V * S::F32_LANES]);
+                to.copy_from_slice(&sums[i]);
+            }
+            return if end == now.place + now.len { run + 1 } else { run };
+        }
         // Whole vectors are written, of which a later run overwrites what is beyond the end.
         let mut tile = [[0.0f32; SLACK]; R];
         for i in 0..R {
             let (to, _) = S::as_mut_simd_f32s(&mut tile[i]);
             to[..V].copy_from_slice(&sums[i]);
         }
-        let end = place + V * S::F32_LANES;
         while let Some(now) = self.runs.get(run) {
             let (from, to) = (now.place.max(place), (now.place + now.len).min(end));
             if from < to {

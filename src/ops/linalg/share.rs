@@ -1,5 +1,6 @@
 //! Division of a product among threads: rows in bands, columns in strips, one task for each pair of both.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::product::Threads;
@@ -65,35 +66,84 @@ impl Cut {
         // The longer side is cut first: less is read by several threads.
         let by_strips = n >= m;
         let strips = if by_strips { wanted } else { wanted.div_ceil(wanted.min(most_bands)) };
-        let strips = strips.min(self.strips).max(1);
+        let strips = even(strips.min(self.strips).max(1), threads);
         let bands = wanted.div_ceil(strips).min(most_bands);
-        let band = m.div_ceil(bands).next_multiple_of(8);
+        let band = m.div_ceil(if strips == 1 { even(bands, threads) } else { bands }).next_multiple_of(8);
         let bands = m.div_ceil(band);
-        // Neighbours of the cut side are neighbours in the order, so that a thread finds in its cache what it
-        // computed one operator before.
-        let place =
-            |band: usize, strip: usize| if by_strips { strip * bands + band } else { band * strips + strip };
-        let of = |task: usize| {
-            if by_strips { (task % bands, task / bands) } else { (task / strips, task % strips) }
+        let ends = (0..strips).map(|s| end(s, strips)).collect();
+        let tasks = Tasks {
+            rows: rows.map(Some).collect(),
+            taken: vec![0; bands],
+            band,
+            ends,
+            by_strips,
+            left: 0..bands * strips,
         };
-        let mut tasks: Vec<Share<'y, T>> = (0..bands * strips)
-            .map(|task| {
-                let (b, strip) = of(task);
-                let rows = Vec::with_capacity(band.min(m - b * band));
-                Share { row: b * band, strip, strips, rows }
-            })
-            .collect();
-        let ends: Vec<usize> = (0..strips).map(|s| end(s, strips)).collect();
-        for (r, row) in rows.enumerate() {
-            let (mut rest, mut done) = (row, 0);
-            for (s, &end) in ends.iter().enumerate() {
-                let (own, more) = rest.split_at_mut(end - done);
-                (rest, done) = (more, end);
-                if let Some(task) = tasks.get_mut(place(r / band, s)) {
-                    task.rows.push(own);
-                }
-            }
+        par::share(tasks, f);
+    }
+}
+
+/// As many parts, or a few less so that all threads have the same number of them.
+fn even(parts: usize, threads: usize) -> usize {
+    if parts > threads { parts - parts % threads } else { parts }
+}
+
+/// The tasks of a product, each of which takes its rows' elements from those that are left as a thread begins it.
+struct Tasks<'y, T> {
+    /// Elements between those that were taken from the front and from the back.
+    rows: Vec<Option<&'y mut [T]>>,
+    /// Of the rows of each band how many elements were taken from the front.
+    taken: Vec<usize>,
+    band: usize,
+    /// How many elements of a row come before the end of each strip.
+    ends: Vec<usize>,
+    by_strips: bool,
+    left: Range<usize>,
+}
+
+impl<'y, T> Tasks<'y, T> {
+    /// Neighbours of the cut side are neighbours in the order, so that a thread finds in its cache what it computed one
+    /// operator before.
+    fn place(&self, task: usize) -> [usize; 2] {
+        let (bands, strips) = (self.taken.len(), self.ends.len());
+        if self.by_strips { [task % bands, task / bands] } else { [task / strips, task % strips] }
+    }
+
+    fn take(&mut self, task: usize, from_back: bool) -> Share<'y, T> {
+        let [band, strip] = self.place(task);
+        let begin = strip.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let (first, len) = (band * self.band, self.ends[strip] - begin);
+        let end = (first + self.band).min(self.rows.len());
+        let skipped = begin - self.taken[band];
+        let take = |row: &mut Option<&'y mut [T]>| {
+            let (front, back) = row.take()?.split_at_mut(if from_back { skipped } else { len });
+            let (own, rest) = if from_back { (&mut back[..len], front) } else { (front, back) };
+            *row = Some(rest);
+            Some(own)
+        };
+        let mut rows = Vec::with_capacity(end - first);
+        rows.extend(self.rows[first..end].iter_mut().filter_map(take));
+        if !from_back {
+            self.taken[band] += len;
         }
-        par::share(tasks.into_iter(), f);
+        Share { row: first, strip, strips: self.ends.len(), rows }
+    }
+}
+
+impl<'y, T> Iterator for Tasks<'y, T> {
+    type Item = Share<'y, T>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left.next().map(|task| self.take(task, false))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.left.size_hint()
+    }
+}
+
+impl<T> DoubleEndedIterator for Tasks<'_, T> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.left.next_back().map(|task| self.take(task, true))
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct Rows<'a> {
 }
 
 impl Columns for Rows<'_> {
-    const BAND: usize = 128;
+    const BAND: usize = 64;
 
     #[inline(always)]
     fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {

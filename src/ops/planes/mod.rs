@@ -1,16 +1,16 @@
 //! Windows over one plane each, in vector registers: depthwise convolutions and pools.
 //!
-//! The padded input is kept as rows of one pitch, so that a tap reads neighbours for neighbouring outputs. Where
-//! the window moves by two columns, a row is kept as its even elements and then its odd ones.
+//! Common windows are [`Rolling`]. For others the padded input is kept as rows of one pitch, so that a tap reads neighbours
+//! for neighbouring outputs. Where the window moves by two columns, a row is kept as its even elements and then its odd ones.
 
-mod flat;
+mod rolling;
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 use pulp::{Simd, WithSimd};
 
-use self::flat::Flat;
+use self::rolling::Rolling;
 use super::Activation;
 use super::linalg::tile::{clamp, lanes};
 use super::window::WindowAxis;
@@ -18,8 +18,6 @@ use crate::simd::arch;
 
 /// Rows of the output that are summed side by side.
 const ROWS: usize = 4;
-/// Rows of the input under them, of the largest window that has a loop of its own.
-const LINES: usize = ROWS + 4;
 /// The longest vector.
 const LANES: usize = 16;
 
@@ -88,10 +86,18 @@ pub(crate) struct Planes {
     reach: usize,
     /// Whether the input needs no padding, and lies as the padded plane does.
     whole: bool,
-    /// Whether the window has as many rows as columns, of neighbouring elements, and moves by one row and column.
-    square: bool,
-    /// Where rows are shorter than vectors.
-    flat: Option<Flat>,
+    /// Where the window is one of those.
+    rolling: Option<Rolling>,
+}
+
+/// What a plane of the output is made of.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a, G> {
+    /// The input, and where the plane begins in it.
+    pub(crate) x: &'a [f32],
+    pub(crate) at: usize,
+    pub(crate) taps: &'a [f32],
+    pub(crate) kind: G,
 }
 
 impl Planes {
@@ -120,27 +126,28 @@ impl Planes {
         let offsets: Vec<usize> = (0..h.kernel * w.kernel).map(place).collect();
         let reach = offsets.iter().copied().max()?;
         let lead = usize::try_from(w.pads[0]).unwrap_or(0).div_ceil(w.stride).wrapping_neg() % LANES;
-        let square = h.kernel == w.kernel && [h, w].iter().all(|a| a.stride == 1 && a.dilation == 1);
-        let flat = Flat::new(h, w, lanes());
-        Some(Planes { h, w, rows, pitch, part, lead, offsets, reach, whole, square, flat })
+        let rolling = Rolling::new(h, w, lanes());
+        Some(Planes { h, w, rows, pitch, part, lead, offsets, reach, whole, rolling })
     }
 
-    /// Computes the planes of `y`; `of` gives the input from the plane of each on, the taps and the kind.
+    /// Computes the planes of `y`, each of which `of` gives.
     pub(crate) fn run<'a, G: Gather>(
         &self,
-        of: impl Fn(usize) -> (&'a [f32], &'a [f32], G),
+        of: impl Fn(usize) -> Source<'a, G>,
         activation: &Activation,
         y: &mut [f32],
     ) {
-        let len = self.flat.as_ref().map_or_else(|| self.len(), Flat::len);
+        let len = self.rolling.as_ref().map_or_else(|| self.len(), Rolling::len);
         let mut scratch = SCRATCH.take();
         if scratch.len() < len + LANES {
             scratch.resize(len + LANES, 0.0);
         }
         let aligned = scratch.as_ptr().align_offset(LANES * size_of::<f32>()).min(LANES);
         let padded = &mut scratch[aligned..][..len];
-        // Padding is the same for every plane.
-        padded.fill(G::PADDING);
+        if self.rolling.is_none() {
+            // Padding is the same for every plane.
+            padded.fill(G::PADDING);
+        }
         arch().dispatch(Run { planes: self, of, activation, padded, y, kind: PhantomData });
         SCRATCH.set(scratch);
     }
@@ -231,34 +238,29 @@ struct Run<'a, 'p, F, G> {
     kind: PhantomData<(&'a [f32], G)>,
 }
 
-impl<'a, G: Gather, F: Fn(usize) -> (&'a [f32], &'a [f32], G)> WithSimd for Run<'a, '_, F, G> {
+impl<'a, G: Gather, F: Fn(usize) -> Source<'a, G>> WithSimd for Run<'a, '_, F, G> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let (h, w) = (&self.planes.h, &self.planes.w);
         let (plane, bounds) = (h.output * w.output, self.activation.bounds());
+        if let Some(rolling) = &self.planes.rolling {
+            return rolling.run(simd, self.of, self.activation, self.padded, self.y);
+        }
         for i in 0..self.y.len() / plane {
-            let (x, taps, kind) = (self.of)(i);
-            let y = &mut self.y[i * plane..];
-            if let Some(flat) = &self.planes.flat {
-                flat.run(simd, (x, taps, kind), bounds, self.padded, y);
+            let Source { x, at, taps, kind } = (self.of)(i);
+            let (x, y) = (&x[at..], &mut self.y[i * plane..]);
+            let in_place = self.planes.whole && x.len() >= self.planes.len();
+            if !in_place {
+                self.planes.fill(simd, G::PADDING, x, self.padded);
+            }
+            let padded = if in_place { x } else { &*self.padded };
+            let rows = Rows { of: self.planes, padded, taps, first: kind.first(), bounds };
+            if h.output < ROWS {
+                rows.run::<S, G, 1>(simd, y)
             } else {
-                let in_place = self.planes.whole && x.len() >= self.planes.len();
-                if !in_place {
-                    self.planes.fill(simd, G::PADDING, x, self.padded);
-                }
-                let padded = if in_place { x } else { &*self.padded };
-                let rows = Rows { of: self.planes, padded, taps, first: kind.first(), bounds };
-                let (square, wide) = (self.planes.square, w.output > S::F32_LANES);
-                match (h.kernel, wide) {
-                    _ if h.output < ROWS => rows.any::<S, G, 1>(simd, y),
-                    (3, true) if square => rows.square::<S, G, 3, 2>(simd, y),
-                    (3, false) if square => rows.square::<S, G, 3, 1>(simd, y),
-                    (5, true) if square => rows.square::<S, G, 5, 2>(simd, y),
-                    (5, false) if square => rows.square::<S, G, 5, 1>(simd, y),
-                    _ => rows.any::<S, G, ROWS>(simd, y),
-                }
+                rows.run::<S, G, ROWS>(simd, y)
             }
             if bounds.is_none() {
                 self.activation.apply(&mut y[..plane]);
@@ -277,78 +279,10 @@ struct Rows<'p> {
 }
 
 impl Rows<'_> {
-    /// Windows of `K` by `K` neighbours, of which every row of the input is loaded once for `ROWS` rows of the output;
-    /// `V` vectors at a time.
+    /// `R` rows of the output at a time; it has as many.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
-    fn square<S: Simd, G: Gather, const K: usize, const V: usize>(&self, simd: S, y: &mut [f32]) {
-        let (rows, width, pitch) = (self.of.h.output, self.of.w.output, self.of.pitch);
-        let taps = &self.taps[..K * K];
-        let first = simd.splat_f32s(self.first);
-        let tiles = width.div_ceil(V * S::F32_LANES);
-        let span = tiles * V * S::F32_LANES + K - 1;
-        for group in 0..rows.div_ceil(ROWS) {
-            // The last rows are computed twice where they are less.
-            let row = (group * ROWS).min(rows - ROWS);
-            let padded = &self.padded[self.of.lead + row * pitch..];
-            let mut lines: [&[f32]; LINES] = [&[]; LINES];
-            for i in 0..ROWS + K - 1 {
-                lines[i] = &padded[i * pitch..][..span];
-            }
-            let y = &mut y[row * width..];
-            // Backwards: what a vector has beyond the end of a row is put right by the next row.
-            for at in (0..tiles).rev() {
-                let at = at * V * S::F32_LANES;
-                let mut sums = [[first; V]; ROWS];
-                let mut x: [&[f32]; LINES] = [&[]; LINES];
-                for i in 0..ROWS + K - 1 {
-                    x[i] = &lines[i][at..at + V * S::F32_LANES + K - 1];
-                }
-                for kw in 0..K {
-                    let mut column = [first; K];
-                    for kh in 0..K {
-                        column[kh] = simd.splat_f32s(taps[kh * K + kw]);
-                    }
-                    for line in 0..ROWS + K - 1 {
-                        let (x, _) = S::as_simd_f32s(&x[line][kw..][..V * S::F32_LANES]);
-                        for kh in 0..K {
-                            if line >= kh && line < ROWS + kh {
-                                for j in 0..V {
-                                    let sum = &mut sums[line - kh][j];
-                                    *sum = G::step(simd, column[kh], x[j], *sum);
-                                }
-                            }
-                        }
-                    }
-                }
-                if let Some([low, high]) = self.bounds {
-                    for i in 0..ROWS {
-                        for j in 0..V {
-                            sums[i][j] = clamp(simd, sums[i][j], low, high);
-                        }
-                    }
-                }
-                for i in 0..ROWS {
-                    let to = &mut y[i * width + at..];
-                    if to.len() >= V * S::F32_LANES {
-                        let (to, _) = S::as_mut_simd_f32s(&mut to[..V * S::F32_LANES]);
-                        to.copy_from_slice(&sums[i]);
-                    } else {
-                        let mut whole = [0.0f32; 2 * LANES];
-                        let (vectors, _) = S::as_mut_simd_f32s(&mut whole[..V * S::F32_LANES]);
-                        vectors.copy_from_slice(&sums[i]);
-                        let n = (width - at).min(to.len()).min(V * S::F32_LANES);
-                        to[..n].copy_from_slice(&whole[..n]);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Any window, `R` rows of the output at a time; it has as many.
-    #[inline(always)]
-    #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
-    fn any<S: Simd, G: Gather, const R: usize>(&self, simd: S, y: &mut [f32]) {
+    fn run<S: Simd, G: Gather, const R: usize>(&self, simd: S, y: &mut [f32]) {
         let (rows, width) = (self.of.h.output, self.of.w.output);
         let first = simd.splat_f32s(self.first);
         let step = self.of.h.stride * self.of.pitch;
@@ -420,29 +354,33 @@ mod tests {
         #[test]
         fn planes_compute_the_definition(
             h in axis(1..12, 1..4), w in prop_oneof![axis(1..80, 1..3), axis(1..15, 1..3)],
-            planes in 1usize..4, square in 0usize..3,
+            planes in 1usize..6, square: bool, kernel in prop_oneof![Just(3usize), Just(5)], stride in 1usize..3,
         ) {
             let (mut h, mut w) = (h, w);
-            if square > 0 {
-                let (kernel, pads) = (2 * square + 1, [square as i64; 2]);
+            if square {
                 for a in [&mut h, &mut w] {
-                    *a = WindowAxis { output: a.input, kernel, stride: 1, dilation: 1, pads, ..*a };
+                    let room = a.input as i64 + a.pads[0] + a.pads[1] - kernel as i64;
+                    let Ok(room) = usize::try_from(room) else { return Ok(()) };
+                    *a = WindowAxis { output: room / stride + 1, kernel, stride, dilation: 1, ..*a };
                 }
             }
             let Some(of) = Planes::new(&[WindowAxis::UNIT, h, w]) else { return Ok(()) };
             let (from, to) = (h.input * w.input, h.output * w.output);
-            let (x, taps) = (values(planes * from, 1), values(h.kernel * w.kernel, 2));
+            let each = h.kernel * w.kernel;
+            let (x, taps) = (values(planes * from, 1), values(planes * each, 2));
             let clip = Activation::with(Function::Clip, [-0.4, 0.6]);
             let (mut sums, mut largest) = (vec![9.0; planes * to], vec![9.0; planes * to]);
-            of.run(|i| (&x[i * from..], &taps[..], Sum(0.1)), &clip, &mut sums);
-            of.run(|i| (&x[i * from..], &taps[..], Largest), &Activation::None, &mut largest);
+            let of_plane = |i| Source { x: &x, at: i * from, taps: &taps[i * each..], kind: Sum(0.1) };
+            of.run(of_plane, &clip, &mut sums);
+            let of_plane = |i| Source { x: &x, at: i * from, taps: &taps, kind: Largest };
+            of.run(of_plane, &Activation::None, &mut largest);
             for (i, (sum, largest)) in sums.iter().zip(&largest).enumerate() {
                 let (plane, oh, ow) = (i / to, i % to / w.output, i % w.output);
                 let (mut want, mut most) = (0.1f64, f32::NEG_INFINITY);
                 for (kh, kw) in (0..h.kernel).flat_map(|kh| (0..w.kernel).map(move |kw| (kh, kw))) {
                     if let (Some(ih), Some(iw)) = (h.at(oh, kh), w.at(ow, kw)) {
                         let x = x[plane * from + ih * w.input + iw];
-                        want += f64::from(x) * f64::from(taps[kh * w.kernel + kw]);
+                        want += f64::from(x) * f64::from(taps[plane * each + kh * w.kernel + kw]);
                         most = most.max(x);
                     }
                 }

@@ -6,7 +6,7 @@ use super::pool_op::{PoolDims, PoolKind};
 use crate::dtype::Element;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::tile::has_vectors;
-use crate::ops::planes::{Largest, Planes, Sum};
+use crate::ops::planes::{Largest, Planes, Source, Sum};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len};
 use crate::ops::real::{as_f32s, as_f32s_mut};
 use crate::ops::{Activation, WindowAxis, par};
@@ -84,7 +84,7 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
         let no_taps = vec![0.0; taps];
         par::share(y.chunks_mut(out_plane * least).enumerate(), |(part, y)| {
             if let (Some(planes), Some(x), Some(y)) = (&planes, as_f32s(x), as_f32s_mut(y)) {
-                let of = |i| (&x[(part * least + i) * in_plane..], &no_taps[..], Largest);
+                let of = |i| Source { x, at: (part * least + i) * in_plane, taps: &no_taps, kind: Largest };
                 return planes.run(of, &Activation::None, y);
             }
             for (i, y) in y.chunks_mut(out_plane).enumerate() {
@@ -213,7 +213,8 @@ impl RealKernel for Sums {
             let x = &x[i * in_plane..][..in_plane];
             let summed = match (&planes, as_f32s(x), as_f32s_mut(y)) {
                 (Some(planes), Some(x), Some(y)) => {
-                    planes.run(|_| (x, &ones[..], Sum(0.0)), &Activation::None, y);
+                    let of = |_| Source { x, at: 0, taps: &ones, kind: Sum(0.0) };
+                    planes.run(of, &Activation::None, y);
                     true
                 }
                 _ => false,

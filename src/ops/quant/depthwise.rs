@@ -8,7 +8,7 @@ use std::cell::Cell;
 use super::conv_cpu::Sums;
 use crate::ops::conv::dims::ConvDims;
 use crate::ops::linalg::tile;
-use crate::ops::planes::{Planes, Sum};
+use crate::ops::planes::{Planes, Source, Sum};
 use crate::ops::{Activation, par};
 use crate::simd::wide;
 
@@ -82,8 +82,8 @@ impl Sums<'_> {
             }
             let Some(sums) = sums.get_mut(..count * out_plane) else { return };
             let of = |i: usize| {
-                let x = x.get((plane_of(first + i) - from) * in_plane..).unwrap_or(&[]);
-                (x, w.get(i * taps..).and_then(|w| w.get(..taps)).unwrap_or(&[]), Sum(0.0))
+                let taps = w.get(i * taps..).and_then(|w| w.get(..taps)).unwrap_or(&[]);
+                Source { x, at: (plane_of(first + i) - from) * in_plane, taps, kind: Sum(0.0) }
             };
             planes.run(of, &Activation::None, sums);
             wide(

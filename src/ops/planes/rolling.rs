@@ -1,0 +1,308 @@
+//! Square windows of neighbouring elements: each line of the input is read once for all rows of the output whose windows
+//! it lies under.
+//!
+//! The sums of those rows are in registers, and the oldest one leaves as a line is done. Lines are read where the input
+//! lies, at the distance of each tap; what is under the padding is masked. Where windows move by two, columns are first
+//! taken apart into even and odd ones. Two planes whose rows fill half a vector share one.
+
+use pulp::Simd;
+
+use super::{Activation, Gather, LANES, Source, WindowAxis, keep, store};
+
+/// Elements before and after a plane that vectors may reach.
+const SLACK: usize = 2 * LANES;
+
+/// A window of `K` by `K` taps, 3 or 5, that moves by 1 or 2.
+pub(super) struct Rolling {
+    h: WindowAxis,
+    w: WindowAxis,
+    /// Elements of a vector that one plane has.
+    slot: usize,
+    /// For each vector of a row and each column of the window which elements are the input's: all bits or none.
+    inside: Vec<[u32; LANES]>,
+}
+
+/// Columns that lie next to each other for neighbouring outputs.
+#[derive(Clone, Copy)]
+struct Phase<'a> {
+    x: &'a [f32],
+    /// Where the first output's first tap of the first line is.
+    at: i64,
+    pitch: usize,
+}
+
+impl Rolling {
+    /// `None` for other windows, and for padding that is wider than they are.
+    pub(super) fn new(h: WindowAxis, w: WindowAxis, lanes: usize) -> Option<Rolling> {
+        let square = (h.kernel, h.stride) == (w.kernel, w.stride);
+        let near = [h, w].iter().all(|a| a.dilation == 1 && a.input > 0 && a.output > 0);
+        let padded = w.pads.iter().all(|pad| pad.unsigned_abs() < w.kernel as u64);
+        if !(square && near && padded && matches!((w.kernel, w.stride), (3 | 5, 1 | 2))) {
+            return None;
+        }
+        let slot = if w.output <= LANES / 2 { lanes.min(LANES / 2) } else { lanes };
+        let mut inside = Vec::new();
+        for first in (0..w.output).step_by(slot) {
+            inside.extend((0..w.kernel).map(|kw| {
+                std::array::from_fn(|lane| {
+                    let column = ((first + lane % slot) * w.stride + kw) as i64 - w.pads[0];
+                    if (0..w.input as i64).contains(&column) { u32::MAX } else { 0 }
+                })
+            }));
+        }
+        Some(Rolling { h, w, slot, inside })
+    }
+
+    /// Elements of scratch memory.
+    pub(super) fn len(&self) -> usize {
+        4 * self.part()
+    }
+
+    /// Those of even or odd columns of a plane; with those of both there is room for a whole one.
+    fn part(&self) -> usize {
+        self.h.input * self.w.input.div_ceil(2) + 2 * SLACK
+    }
+
+    /// Computes the planes of `y`, each of which `of` gives.
+    #[inline(always)]
+    pub(super) fn run<'a, S: Simd, G: Gather>(
+        &self,
+        simd: S,
+        of: impl Fn(usize) -> Source<'a, G>,
+        activation: &Activation,
+        scratch: &mut [f32],
+        y: &mut [f32],
+    ) {
+        match (self.w.kernel, self.w.stride) {
+            (3, 1) => self.planes::<S, G, 3, 1>(simd, of, activation, scratch, y),
+            (3, _) => self.planes::<S, G, 3, 2>(simd, of, activation, scratch, y),
+            (_, 1) => self.planes::<S, G, 5, 1>(simd, of, activation, scratch, y),
+            _ => self.planes::<S, G, 5, 2>(simd, of, activation, scratch, y),
+        }
+    }
+
+    #[inline(always)]
+    fn planes<'a, S: Simd, G: Gather, const K: usize, const STRIDE: usize>(
+        &self,
+        simd: S,
+        of: impl Fn(usize) -> Source<'a, G>,
+        activation: &Activation,
+        scratch: &mut [f32],
+        y: &mut [f32],
+    ) {
+        let (plane, bounds) = (self.h.output * self.w.output, activation.bounds());
+        let n = y.len() / plane;
+        let finish = |y: &mut [f32]| {
+            if bounds.is_none() {
+                activation.apply(y);
+            }
+        };
+        if self.slot < S::F32_LANES {
+            for i in (0..n).step_by(2) {
+                // The last one's neighbour is itself, and is not stored.
+                let from = [of(i), of((i + 1).min(n - 1))];
+                let end = y.len().min((i + 2) * plane);
+                let y = &mut y[i * plane..end];
+                self.group::<S, G, K, STRIDE, 2>(simd, from, bounds, scratch, y);
+                finish(y);
+            }
+        } else {
+            for i in 0..n {
+                let y = &mut y[i * plane..];
+                self.group::<S, G, K, STRIDE, 1>(simd, [of(i)], bounds, scratch, y);
+                finish(&mut y[..plane]);
+            }
+        }
+    }
+
+    /// `P` planes, which share vectors.
+    #[inline(always)]
+    fn group<S: Simd, G: Gather, const K: usize, const STRIDE: usize, const P: usize>(
+        &self,
+        simd: S,
+        from: [Source<'_, G>; P],
+        bounds: Option<[f32; 2]>,
+        scratch: &mut [f32],
+        y: &mut [f32],
+    ) {
+        let (h, w, part) = (&self.h, &self.w, self.part());
+        let plane = h.input * w.input;
+        let pitch = if STRIDE == 1 { w.input } else { w.input.div_ceil(2) };
+        let mut phases = [[Phase { x: &[], at: 0, pitch }; STRIDE]; P];
+        for ((from, scratch), phases) in from.iter().zip(scratch.chunks_mut(2 * part)).zip(&mut phases) {
+            let pad = w.pads[0];
+            if STRIDE == 1 {
+                let reached = from.at >= SLACK && from.at + plane + SLACK <= from.x.len();
+                let (x, at) = if reached {
+                    (from.x, from.at)
+                } else {
+                    scratch[SLACK..][..plane].copy_from_slice(&from.x[from.at..][..plane]);
+                    (&*scratch, SLACK)
+                };
+                phases[0] = Phase { x, at: at as i64 - pad, pitch };
+                continue;
+            }
+            let x = &from.x[from.at..][..plane];
+            let (even, odd) = scratch.split_at_mut(part);
+            // Rows of an even length are taken apart as one.
+            let (rows, row) = if w.input.is_multiple_of(2) { (1, plane) } else { (h.input, w.input) };
+            for i in 0..rows {
+                let at = SLACK + i * pitch;
+                apart(&x[i * row..], row.div_ceil(2), &mut even[at..], &mut odd[at..]);
+            }
+            let parts = [&*even, &*odd];
+            for (kw, phase) in phases.iter_mut().enumerate() {
+                let column = kw as i64 - pad;
+                let x = parts[column.rem_euclid(2) as usize];
+                *phase = Phase { x, at: SLACK as i64 + column.div_euclid(2), pitch };
+            }
+        }
+        // Backwards: what a vector has beyond the end of a row is put right by the next row's first one.
+        for column in (0..w.output).step_by(self.slot).rev() {
+            self.column::<S, G, K, STRIDE, P>(simd, column, (phases, &from), bounds, y);
+        }
+    }
+
+    /// The vector of all rows whose first column is `column`.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+    fn column<S: Simd, G: Gather, const K: usize, const STRIDE: usize, const P: usize>(
+        &self,
+        simd: S,
+        column: usize,
+        (phases, from): ([[Phase<'_>; STRIDE]; P], &[Source<'_, G>; P]),
+        bounds: Option<[f32; 2]>,
+        y: &mut [f32],
+    ) {
+        let (h, w, slot) = (&self.h, &self.w, S::F32_LANES / P);
+        let (rows, width, plane) = (h.output, w.output, h.output * w.output);
+        let mut numbers = [0.0; P];
+        for p in 0..P {
+            numbers[p] = from[p].kind.first();
+        }
+        let first = spread::<S, P>(numbers);
+        let mut taps = [[first; K]; K];
+        let mut inside = [simd.less_than_f32s(first, first); K];
+        for kw in 0..K {
+            let (bits, _) = S::as_simd_u32s(&self.inside[column / slot * K + kw]);
+            inside[kw] = simd.greater_than_u32s(bits[0], simd.splat_u32s(0));
+            for kh in 0..K {
+                for p in 0..P {
+                    numbers[p] = from[p].taps[kh * K + kw];
+                }
+                taps[kh][kw] = spread::<S, P>(numbers);
+            }
+        }
+        let padding = simd.splat_f32s(G::PADDING);
+        // Rows whose sums are not complete as the next line comes, and elements of a line that taps read.
+        let (open, span) = (K.div_ceil(STRIDE) - 1, slot + (K - 1) / STRIDE);
+        let mut sums = [first; K];
+        for step in 0..rows + open {
+            for line in 0..STRIDE {
+                let at = (step * STRIDE + line) as i64 - h.pads[0];
+                if at < 0 || at >= h.input as i64 {
+                    continue;
+                }
+                // No call of a function is in this loop: it would take the registers.
+                let mut lines: [[&[f32]; STRIDE]; P] = [[&[]; STRIDE]; P];
+                for (lines, phases) in lines.iter_mut().zip(&phases) {
+                    for (line, phase) in lines.iter_mut().zip(phases) {
+                        let start = phase.at + (at as usize * phase.pitch + column) as i64;
+                        *line = &phase.x[start as usize..][..span];
+                    }
+                }
+                for kw in 0..K {
+                    let mut elements: [&[f32]; P] = [&[]; P];
+                    for p in 0..P {
+                        elements[p] = &lines[p][kw % STRIDE][kw / STRIDE..][..slot];
+                    }
+                    let x = joined::<S, P>(elements);
+                    let x = simd.select_f32s(inside[kw], x, padding);
+                    for row in 0..=open {
+                        let kh = line + STRIDE * row;
+                        if kh < K {
+                            sums[row] = G::step(simd, taps[kh][kw], x, sums[row]);
+                        }
+                    }
+                }
+            }
+            let done = keep(simd, sums[open], bounds);
+            for row in (0..open).rev() {
+                sums[row + 1] = sums[row];
+            }
+            sums[0] = first;
+            let Some(row) = step.checked_sub(open) else { continue };
+            let at = row * width + column;
+            if P == 1 {
+                store(simd, done, width - column, &mut y[at..]);
+                continue;
+            }
+            let mut whole = [0.0f32; LANES];
+            S::as_mut_simd_f32s(&mut whole).0[0] = done;
+            for p in 0..P {
+                let Some(y) = y.get_mut(p * plane..(p + 1) * plane) else { break };
+                // Before the last rows there is room for what later ones overwrite.
+                let from = &whole[p * slot..][..slot];
+                match y[at..].get_mut(..slot) {
+                    Some(to) => to.copy_from_slice(from),
+                    None => {
+                        for (to, from) in y[at..].iter_mut().zip(from).take(width) {
+                            *to = *from;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The first `n` even and odd elements of `x`, of which the last one may be missing.
+#[inline(always)]
+fn apart(x: &[f32], n: usize, even: &mut [f32], odd: &mut [f32]) {
+    let mut at = 0;
+    while at < n {
+        let x = x.get(2 * at..2 * (at + LANES));
+        let (even, odd) = (even.get_mut(at..at + LANES), odd.get_mut(at..at + LANES));
+        let (Some(x), Some(even), Some(odd)) = (x, even, odd) else { break };
+        for i in 0..LANES {
+            even[i] = x[2 * i];
+            odd[i] = x[2 * i + 1];
+        }
+        at += LANES;
+    }
+    for at in at..n {
+        even[at] = x[2 * at];
+        odd[at] = x.get(2 * at + 1).copied().unwrap_or(0.0);
+    }
+}
+
+/// A vector of one number for each of `P` planes.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant indices keep the elements in registers")]
+fn spread<S: Simd, const P: usize>(of: [f32; P]) -> S::f32s {
+    let slot = S::F32_LANES / P;
+    let mut all = [0.0f32; LANES];
+    for p in 0..P {
+        for lane in 0..slot {
+            all[p * slot + lane] = of[p];
+        }
+    }
+    S::as_simd_f32s(&all).0[0]
+}
+
+/// A vector of the first elements of `P` slices.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant indices keep the elements in registers")]
+fn joined<S: Simd, const P: usize>(of: [&[f32]; P]) -> S::f32s {
+    if P == 1 {
+        return S::as_simd_f32s(of[0]).0[0];
+    }
+    let slot = S::F32_LANES / P;
+    let mut all = [0.0f32; LANES];
+    for p in 0..P {
+        for lane in 0..slot {
+            all[p * slot + lane] = of[p][lane];
+        }
+    }
+    S::as_simd_f32s(&all).0[0]
+}
