@@ -7,6 +7,7 @@ use super::fold::WeightLayout;
 use super::many;
 use super::{device, direct, image};
 use crate::backend::DeviceInfo;
+use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::memory::image::ImageDesc;
@@ -14,8 +15,8 @@ use crate::ops::quant::QuantizedConv;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::{
-    Absorbed, AbsorbedInput, Activation, AttrReader, Cost, Elementwise, Lowering, OpCx, OpError, Operator,
-    Quantized, Structure, WindowAttrs, absorb,
+    Absorbed, AbsorbedInput, Activation, AttrReader, Cost, Elementwise, Lowering, Native, OpCx, OpError,
+    Operator, Quantized, Structure, WindowAttrs, absorb,
 };
 use crate::shape::Shape;
 
@@ -155,10 +156,25 @@ impl Operator for Conv {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (activation, summed, many) = (self.activation, self.summed, self.sizes(cx)?.0);
         match self.resolve(cx) {
-            Ok((dims, _)) => real_kernel("Conv", cx, direct::Run { dims, activation, summed }),
+            Ok((dims, _)) => {
+                real_kernel("Conv", cx, direct::Run { dims, activation, summed, channels: None })
+            }
             Err(error) if summed => Err(error),
             Err(_) => real_kernel("Conv", cx, many::Run { dims: many, activation }),
         }
+    }
+
+    fn cpu_on(&self, cx: &OpCx, _: &DeviceInfo) -> Result<Native, OpError> {
+        let packed = || {
+            let (dims, _) = self.resolve(cx).ok()?;
+            let floats = [cx.dtype(0).ok()?, cx.dtype(1).ok()?].iter().all(|dtype| *dtype == DType::F32);
+            let channels = direct::channels(&dims).filter(|_| floats)?;
+            Some((dims, channels, channels.pack(cx.packable(1)?)?))
+        };
+        let Some((dims, channels, weights)) = packed() else { return self.cpu(cx).map(Native::from) };
+        let run =
+            direct::Run { dims, activation: self.activation, summed: self.summed, channels: Some(channels) };
+        Ok(Native { kernel: real_kernel("Conv", cx, run)?, packed: vec![(1, weights)] })
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {

@@ -1,6 +1,8 @@
 //! Conv on the CPU: pointwise ones are one product, depthwise ones direct loops, large ones of 3 by 3 taps go
-//! through [`Winograd`], others over two dimensions through [`Shifted`], and the rest are products over column blocks.
+//! through [`Winograd`], others over two dimensions through [`Channels`] or [`Shifted`], and the rest are products over
+//! column blocks.
 
+use super::channels::Channels;
 use super::columns::{self, Columns};
 use super::depthwise;
 use super::dims::ConvDims;
@@ -24,6 +26,18 @@ pub(super) struct Run {
     pub(super) activation: Activation,
     /// Whether input 3 is added before the activation.
     pub(super) summed: bool,
+    /// Where the weights are packed.
+    pub(super) channels: Option<Channels>,
+}
+
+/// The convolution of `f32` whose weights are worth packing.
+pub(super) fn channels(d: &ConvDims) -> Option<Channels> {
+    let others =
+        d.ic == 1 || d.is_pointwise() || d.in_plane() == 0 || d.out_plane() == 0 || !tile::has_vectors();
+    if others || Winograd::new(d.ic, d.oc, &d.axes).is_some() {
+        return None;
+    }
+    Channels::new(d.ic, d.oc, &d.axes)
 }
 
 impl RealKernel for Run {
@@ -75,7 +89,9 @@ impl Run {
             let start = bias.and_then(as_f32s).map_or(Start::Zero, Start::PerRow);
             let summand = epilogue.summand.and_then(as_f32s);
             let (a, a_row, epilogue) = (w, depth, Epilogue { activation: self.activation, summand });
-            if d.is_pointwise() {
+            if let Some(channels) = &self.channels {
+                channels.run(x, w, bias.and_then(as_f32s), epilogue, y, threads);
+            } else if d.is_pointwise() {
                 let columns = &Rows { data: x, row: plane };
                 Tiled { a, a_row, depth, columns, start, epilogue }.run(d.oc, plane, y, plane, threads);
             } else if let Some(tiles) = Winograd::new(d.ic, d.oc, &d.axes) {

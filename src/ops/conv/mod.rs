@@ -1,5 +1,6 @@
 //! Convolutions.
 
+mod channels;
 pub(crate) mod columns;
 pub(crate) mod conv_op;
 mod depthwise;

@@ -46,17 +46,52 @@ thread_local! {
 
 #[derive(Default)]
 struct Work {
-    /// The padded copy.
-    panel: Vec<f32>,
-    /// For every row of the weights' matrix, how far from an output's place its operands are.
-    taps: Vec<u32>,
+    copied: Copied,
     runs: Vec<Run>,
     /// The sums of all tiles, where not all input channels are summed at once.
     sums: Vec<f32>,
     /// Rows of the weights that are multiplied.
     left: Vec<[f32; LEFT]>,
+}
+
+/// The padded copy of some channels.
+#[derive(Default)]
+pub(super) struct Copied {
+    panel: Vec<f32>,
+    /// For every row of the weights' matrix, how far from an output's place its operands are.
+    taps: Vec<u32>,
     /// The run and the part that the copy is of, where it has all input channels.
     of: Option<(u64, Part)>,
+}
+
+impl Copied {
+    /// The copy of the channels `step` that `part` reads, and where in it the operands of every row of the weights' matrix are.
+    #[inline(always)]
+    pub(super) fn of_step(
+        &mut self,
+        of: &Shifted,
+        run: u64,
+        x: &[f32],
+        step: Range<usize>,
+        part: Part,
+    ) -> (&[f32], &[u32]) {
+        let (layout, most) = (of.layout(part), of.channels());
+        let needed = most * layout.plane + SLACK;
+        if self.panel.len() < needed {
+            self.of = None;
+            self.panel.resize(needed, 0.0);
+        }
+        if step.start == 0 {
+            of.place_taps(most, layout, &mut self.taps);
+        }
+        let of_run = (step.len() == of.ic).then_some((run, part));
+        if of_run.is_none() || self.of != of_run {
+            self.of = None;
+            of.fill(x, step.clone(), part, layout, &mut self.panel);
+            self.of = of_run;
+        }
+        (&self.panel, &self.taps[..step.len() * of.taps()])
+    }
 }
 
 /// Neighbouring outputs of a tile that are stored.
@@ -72,9 +107,9 @@ struct Run {
 /// A convolution of one group of one image over two dimensions.
 #[derive(Clone, Copy)]
 pub(super) struct Shifted {
-    ic: usize,
-    h: WindowAxis,
-    w: WindowAxis,
+    pub(super) ic: usize,
+    pub(super) h: WindowAxis,
+    pub(super) w: WindowAxis,
 }
 
 /// Its operands: weights of `depth` elements for every output channel.
@@ -89,26 +124,30 @@ struct Operands<'a> {
 
 /// Output rows and columns that one copy serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
-    row: usize,
-    rows: usize,
-    column: usize,
-    columns: usize,
+pub(super) struct Part {
+    pub(super) row: usize,
+    pub(super) rows: usize,
+    pub(super) column: usize,
+    pub(super) columns: usize,
 }
 
 /// The sizes of a copy: for every channel, phase of rows and phase of columns, `lines` lines of `pitch` elements.
 #[derive(Clone, Copy)]
-struct Layout {
+pub(super) struct Layout {
     lines: usize,
-    pitch: usize,
+    pub(super) pitch: usize,
     /// Elements of a channel.
     plane: usize,
 }
 
 impl Shifted {
-    /// `None` for windows over three dimensions or no channels, and where unfolded columns are smaller than the copy, or
-    /// many of the places that tiles compute lie under the padding.
-    pub(super) fn new(ic: usize, &[d, h, w]: &[WindowAxis; 3]) -> Option<Shifted> {
+    /// As [`Shifted::of`], and `None` where many of the places that tiles compute lie under the padding.
+    pub(super) fn new(ic: usize, axes: &[WindowAxis; 3]) -> Option<Shifted> {
+        Shifted::of(ic, axes).filter(|this| this.filled(1) >= 2.0 / 3.0)
+    }
+
+    /// `None` for windows over three dimensions or no channels, and where unfolded columns are smaller than the copy.
+    pub(super) fn of(ic: usize, &[d, h, w]: &[WindowAxis; 3]) -> Option<Shifted> {
         let flat = d.kernel == 1 && d.input == 1 && d.output == 1 && d.pads == [0, 0];
         let (taps, outputs) = (h.kernel * w.kernel, h.output * w.output);
         if !flat || ic * h.input * w.input == 0 || taps == 1 || outputs < LANES / 2 {
@@ -116,18 +155,44 @@ impl Shifted {
         }
         let this = Shifted { ic, h, w };
         let of = |rows, columns| this.layout(Part { row: 0, rows, column: 0, columns });
-        let places = h.output.saturating_mul(of(h.output, w.output).pitch);
         let small = of(1, w.output).plane <= taps * (w.output + w.kernel);
         // The places of taps are 32-bit numbers.
         let fits = taps <= DEPTH && of(1, w.output.min(VECTORS * LANES)).plane <= u32::MAX as usize / DEPTH;
-        (small && fits && places <= outputs + outputs / 2).then_some(this)
+        (small && fits).then_some(this)
     }
 
-    fn depth(&self) -> usize {
+    /// The share of the places that tiles of vectors of `lanes` elements compute which are outputs.
+    pub(super) fn filled(&self, lanes: usize) -> f64 {
+        let (rows, columns) = (self.h.output, self.w.output);
+        let pitch = self.layout(Part { row: 0, rows, column: 0, columns }).pitch;
+        let places = if lanes == 1 { rows.saturating_mul(pitch) } else { (rows - 1) * pitch + columns };
+        (rows * columns) as f64 / places.next_multiple_of(lanes) as f64
+    }
+
+    /// Rows of the output of `outputs` channels whose copies and sums are at most about `most` elements, of `rows`: parts of
+    /// about the same size.
+    pub(super) fn rows_at_once(&self, rows: usize, outputs: usize, most: usize) -> usize {
+        let whole = |rows| {
+            let layout = self.layout(Part { row: 0, rows, column: 0, columns: self.w.output });
+            let sums = if self.channels() < self.ic { layout.pitch * rows * outputs } else { 0 };
+            sums.max(layout.plane * self.channels())
+        };
+        let (one, two) = (whole(1), whole(2));
+        let each = 1 + most.saturating_sub(one) / (two - one).max(1);
+        rows.div_ceil(rows.div_ceil(each).max(1)).max(1)
+    }
+
+    /// The input channels that are summed at once, in turn.
+    pub(super) fn steps(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (ic, most) = (self.ic, self.channels());
+        (0..ic).step_by(most).map(move |from| from..ic.min(from + most))
+    }
+
+    pub(super) fn depth(&self) -> usize {
         self.ic * self.taps()
     }
 
-    fn taps(&self) -> usize {
+    pub(super) fn taps(&self) -> usize {
         self.h.kernel * self.w.kernel
     }
 
@@ -137,7 +202,7 @@ impl Shifted {
         self.ic.div_ceil(self.ic.div_ceil(most).max(1))
     }
 
-    fn layout(&self, part: Part) -> Layout {
+    pub(super) fn layout(&self, part: Part) -> Layout {
         let lines = part.rows + reach(&self.h);
         let pitch = if self.shares(part) {
             // The padding after a row is that before the next.
@@ -175,7 +240,7 @@ impl Shifted {
         let m = y.len() / n;
         let work = m * n * self.depth();
         let task = TASK.max(work / (TASKS * par::threads()));
-        let cut = Cut { work, parallel: PARALLEL, task, band: BAND, strips: self.h.output };
+        let cut = Cut { work, parallel: PARALLEL, task, band: BAND, unit: 8, strips: self.h.output };
         let first = |strip: usize, strips: usize| self.h.output * strip / strips;
         let end = |strip: usize, strips: usize| first(strip + 1, strips) * self.w.output;
         let run = new_run();
@@ -217,20 +282,15 @@ impl WithSimd for Task<'_, '_, '_> {
         let of = self.operands.of;
         let width = of.w.output;
         let rows = self.outputs.first().map_or(0, |y| y.len()) / width;
-        let whole = |rows| {
-            let layout = of.layout(Part { row: 0, rows, column: 0, columns: width });
-            let sums = if of.channels() < of.ic { layout.pitch * rows * self.outputs.len() } else { 0 };
-            sums.max(layout.plane * of.channels())
-        };
         // One row of all columns, if that is small enough.
-        let (one, two) = (whole(1), whole(2));
+        let layout = of.layout(Part { row: 0, rows: 1, column: 0, columns: width });
+        let sums = if of.channels() < of.ic { layout.pitch * self.outputs.len() } else { 0 };
+        let one = sums.max(layout.plane * of.channels());
         let (columns, each) = if one <= 2 * PANEL {
-            (width, 1 + PANEL.saturating_sub(one) / (two - one).max(1))
+            (width, of.rows_at_once(rows, self.outputs.len(), PANEL))
         } else {
             ((width * 2 * PANEL / one).max(VECTORS * LANES).min(width), 1)
         };
-        // Parts of about the same size.
-        let each = rows.div_ceil(rows.div_ceil(each.max(1)).max(1)).max(1);
         for row in (0..rows).step_by(each) {
             for column in (0..width).step_by(columns) {
                 let part = Part {
@@ -250,36 +310,27 @@ impl Task<'_, '_, '_> {
     #[inline(always)]
     fn part<S: Simd>(&mut self, simd: S, part: Part, row: usize) {
         let Operands { of, run, x, epilogue, .. } = *self.operands;
-        let (layout, width, most) = (of.layout(part), of.w.output, of.channels());
+        let (layout, width) = (of.layout(part), of.w.output);
         let places = (part.rows - 1) * layout.pitch + part.columns;
         let whole = part.columns == width;
-        let Work { panel, taps, runs, sums, left, of: made_of } = &mut *self.work;
-        let needed = most * layout.plane + SLACK;
-        if panel.len() < needed {
-            *made_of = None;
-            panel.resize(needed, 0.0);
-        }
+        let Work { copied, runs, sums, left } = &mut *self.work;
         left.resize(ROWS, [0.0; LEFT]);
         runs.clear();
         for r in 0..part.rows {
             let (place, to) = (r * layout.pitch, (row + r) * width + part.column);
             runs.push(Run { place, len: part.columns, to });
         }
-        if most < of.ic {
+        if of.channels() < of.ic {
             let needed = self.outputs.len() * (places + LANES * VECTORS);
             sums.resize(needed.max(sums.len()), 0.0);
         }
-        of.place_taps(most, layout, taps);
-        for from in (0..of.ic).step_by(most) {
-            let channels = from..of.ic.min(from + most);
-            let of_run = (channels.len() == of.ic).then_some((run, part));
-            if of_run.is_none() || *made_of != of_run {
-                *made_of = None;
-                of.fill(x, channels.clone(), part, layout, panel);
-                *made_of = of_run;
-            }
-            let taps = &taps[..channels.len() * of.taps()];
-            let step = Step { from: from * of.taps(), first: from == 0, last: channels.end == of.ic };
+        for channels in of.steps() {
+            let (panel, taps) = copied.of_step(&of, run, x, channels.clone(), part);
+            let step = Step {
+                from: channels.start * of.taps(),
+                first: channels.start == 0,
+                last: channels.end == of.ic,
+            };
             let few = places.div_ceil(S::F32_LANES) == 4;
             let rows = if S::F32_LANES == 8 || few { 6 } else { ROWS };
             let (mut channel, mut sums) = (self.channel, &mut sums[..]);

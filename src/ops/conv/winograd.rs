@@ -130,7 +130,7 @@ impl Winograd {
         let (m, bands) = (y.len() / plane, self.down.div_ceil(self.rows));
         let work = m * plane * self.ic * 9;
         let task = TASK.max(work / (TASKS * par::threads()));
-        let cut = Cut { work, parallel: PARALLEL, task, band: BAND, strips: bands };
+        let cut = Cut { work, parallel: PARALLEL, task, band: BAND, unit: 8, strips: bands };
         // Strips are rows of groups.
         let first = |strip: usize, strips: usize| bands * strip / strips;
         let row = |band: usize| (band * self.rows * OUT).min(self.h.output);

@@ -105,7 +105,7 @@ pub(super) fn multiply(
         },
     );
     let work = m.saturating_mul(n).saturating_mul(k);
-    let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, strips: n };
+    let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, unit: 8, strips: n };
     let end = |strip: usize, of: usize| n * (strip + 1) / of;
     cut.share([m, n], y.chunks_mut(n.max(1)), Threads::All, end, |mut share: Share<'_, f32>| {
         let first = share.strip.checked_sub(1).map_or(0, |before| end(before, share.strips));

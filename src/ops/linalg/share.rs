@@ -31,6 +31,8 @@ pub(crate) struct Cut {
     pub(crate) task: usize,
     /// Rows that one task has at least.
     pub(crate) band: usize,
+    /// Rows of a task are a multiple of this.
+    pub(crate) unit: usize,
     /// Strips that columns can be cut into at most.
     pub(crate) strips: usize,
 }
@@ -68,7 +70,8 @@ impl Cut {
         let strips = if by_strips { wanted } else { wanted.div_ceil(wanted.min(most_bands)) };
         let strips = even(strips.min(self.strips).max(1), threads);
         let bands = wanted.div_ceil(strips).min(most_bands);
-        let band = m.div_ceil(if strips == 1 { even(bands, threads) } else { bands }).next_multiple_of(8);
+        let band =
+            m.div_ceil(if strips == 1 { even(bands, threads) } else { bands }).next_multiple_of(self.unit);
         let bands = m.div_ceil(band);
         let ends = (0..strips).map(|s| end(s, strips)).collect();
         let tasks = Tasks {

@@ -122,6 +122,7 @@ impl<C: Columns> Tiled<'_, C> {
             parallel: PARALLEL,
             task: TASK,
             band: C::BAND,
+            unit: 8,
             strips: n.div_ceil(UNIT * VECTORS),
         };
         let first = |strip: usize, strips: usize| units * strip / strips * UNIT;

@@ -43,7 +43,7 @@ pub(super) fn turned(
     let columns = &Rows { data: &left, row: m };
     let most = (BLOCK / m).clamp(COLUMNS[0], COLUMNS[1]);
     let units = n.div_ceil(UNIT);
-    let cut = Cut { work: m * n * k, parallel: PARALLEL, task: TASK, band: m, strips: units };
+    let cut = Cut { work: m * n * k, parallel: PARALLEL, task: TASK, band: m, unit: 8, strips: units };
     let first = |strip: usize, strips: usize| (units * strip / strips * UNIT).min(n);
     let rows = c.chunks_mut(c_row.max(n)).take(m).map(|row| &mut row[..n]);
     let end = |strip: usize, strips: usize| first(strip + 1, strips);

@@ -260,7 +260,7 @@ pub(super) fn multiply(
     let left = Rounded::of(op, a, unit.sums(), middle.into());
     let strips = op.n.div_ceil(STRIP);
     let work = sizes.m.saturating_mul(op.n).saturating_mul(op.k);
-    let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, strips };
+    let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, unit: 8, strips };
     let end = |strip: usize, of: usize| (strips * (strip + 1) / of * STRIP).min(op.n);
     cut.share([sizes.m, op.n], y.chunks_mut(op.n.max(1)), Threads::All, end, |mut share: Share<'_, f32>| {
         let first = share.strip.checked_sub(1).map_or(0, |before| end(before, share.strips));

@@ -106,6 +106,7 @@ impl<R: Right> Product<'_, R> {
             parallel: PARALLEL,
             task: TASK,
             band: BAND,
+            unit: 8,
             strips: count,
         };
         let first = |strip: usize, of: usize| count * strip / of;

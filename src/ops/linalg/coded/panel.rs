@@ -234,7 +234,7 @@ pub(crate) fn multiply(
     let rows = Rows::of(a, grain, unit.highest(), unit.middle(grain.bits, grain.middle));
     let strips = n.div_ceil(lanes);
     let work = m.saturating_mul(n).saturating_mul(grain.k);
-    let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, strips };
+    let cut = Cut { work, parallel: PARALLEL, task: TASK, band: BAND, unit: 8, strips };
     let end = |strip: usize, of: usize| (strips * (strip + 1) / of * lanes).min(n);
     cut.share([m, n], y.chunks_mut(n.max(1)), Threads::All, end, |share: Share<'_, f32>| {
         let first = share.strip.checked_sub(1).map_or(0, |before| end(before, share.strips));
