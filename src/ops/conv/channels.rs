@@ -55,10 +55,11 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// `None` where [`Shifted`] is, or is as fast, and for channels that fill no whole blocks.
+    /// `None` where [`Shifted`] is, or is as fast, for channels that fill no whole blocks, and for rows that are long.
     pub(super) fn new(ic: usize, oc: usize, axes: &[WindowAxis; 3]) -> Option<Channels> {
         let (of, block) = (Shifted::of(ic, axes)?, VECTORS * lanes());
-        let fits = oc > 0 && oc.is_multiple_of(block) && of.depth() >= LEAST_DEPTH;
+        let small = of.row_at_once() <= 2 * PANEL && of.w.output * block <= PANEL;
+        let fits = oc > 0 && oc.is_multiple_of(block) && of.depth() >= LEAST_DEPTH && small;
         (fits && (of.w.stride > 1 || of.filled(lanes()) < FILLED)).then_some(Channels { of, block })
     }
 
@@ -394,5 +395,8 @@ mod tests {
         // Blocks that are not whole, short sums, one tap, and rows that fill vectors.
         assert!(!of(32, block + 1, 7, 3, 1) && !of(16, block, 80, 3, 2));
         assert!(!of(256, block, 7, 1, 1) && !of(32, block, 160, 3, 1));
+        let long =
+            WindowAxis { input: 99_999, output: 50_000, kernel: 3, stride: 2, dilation: 1, pads: [1, 1] };
+        assert!(Channels::new(256, block, &[WindowAxis::UNIT, WindowAxis::UNIT, long]).is_none());
     }
 }

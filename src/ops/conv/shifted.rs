@@ -182,6 +182,12 @@ impl Shifted {
         rows.div_ceil(rows.div_ceil(each).max(1)).max(1)
     }
 
+    /// Elements of the copy of one row of the output, of the channels that are summed at once.
+    pub(super) fn row_at_once(&self) -> usize {
+        let layout = self.layout(Part { row: 0, rows: 1, column: 0, columns: self.w.output });
+        layout.plane.saturating_mul(self.channels())
+    }
+
     /// The input channels that are summed at once, in turn.
     pub(super) fn steps(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (ic, most) = (self.ic, self.channels());
@@ -285,7 +291,7 @@ impl WithSimd for Task<'_, '_, '_> {
         // One row of all columns, if that is small enough.
         let layout = of.layout(Part { row: 0, rows: 1, column: 0, columns: width });
         let sums = if of.channels() < of.ic { layout.pitch * self.outputs.len() } else { 0 };
-        let one = sums.max(layout.plane * of.channels());
+        let one = sums.max(of.row_at_once());
         let (columns, each) = if one <= 2 * PANEL {
             (width, of.rows_at_once(rows, self.outputs.len(), PANEL))
         } else {
