@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use pulp::{Simd, WithSimd};
 
-use super::shifted::{Copied, Part, Shifted};
+use super::shifted::{BAND, Copied, LANES, PANEL, Part, Shifted};
 use crate::graph::Tensor;
 use crate::ops::activation::Epilogue;
 use crate::ops::linalg::product::Threads;
@@ -21,15 +21,9 @@ use crate::simd::arch;
 
 /// Vectors of a tile for each of its places.
 const VECTORS: usize = 2;
-/// Elements of a CPU's longest vector.
-const LANES: usize = 16;
 /// Places of a tile, at most, where there are 32 registers; those of 8 elements are 16.
 const PLACES: usize = 14;
 const FEW_PLACES: usize = 6;
-/// Elements of the copy that are made at a time, and sums that are kept meanwhile, at most where that is enough for a row.
-const PANEL: usize = 32 << 10;
-/// Channels that one task has at least, so that each task's own copy stays cheap.
-const BAND: usize = 64;
 /// The shortest sums for which it pays to turn them around.
 const LEAST_DEPTH: usize = 256;
 /// Of the places that [`Shifted`] computes, the share above which it is as fast.
@@ -121,7 +115,7 @@ impl Channels {
             let mut work = WORK.take();
             let row = first(share.strip, share.strips);
             let rows = share.rows.first().map_or(0, |y| y.len()) / w.output;
-            let each = self.of.rows_at_once(rows, share.rows.len(), PANEL);
+            let each = self.of.rows_at_once(rows, share.rows.len());
             for from in (0..rows).step_by(each) {
                 let part =
                     Part { row: row + from, rows: each.min(rows - from), column: 0, columns: w.output };

@@ -22,12 +22,12 @@ use crate::simd::arch;
 /// Vectors in a row of a tile, at most; 2 where vectors have 8 elements, of which there are 16.
 const VECTORS: usize = 3;
 /// Elements of a CPU's longest vector.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 /// Elements after the copy: those of the widest tile and a vector.
 const SLACK: usize = (VECTORS + 2) * LANES;
 /// Elements of the copy that are made at a time, and sums that are kept meanwhile, at most where that is enough for a row:
 /// each a fourth of a small second cache.
-const PANEL: usize = 32 << 10;
+pub(super) const PANEL: usize = 32 << 10;
 /// Rows of the weights' matrix, transposed, that are multiplied together, at most: those of a tile stay in the first cache.
 const DEPTH: usize = 256;
 /// Elements from one row of their copy to the next, which begin in different sets of the cache.
@@ -38,7 +38,7 @@ const ROWS: usize = 8;
 /// copied for several.
 const TASKS: usize = 2;
 /// Output channels that one task has at least, so that each task's own copy stays cheap.
-const BAND: usize = 64;
+pub(super) const BAND: usize = 64;
 
 thread_local! {
     static WORK: Cell<Work> = Cell::new(Work::default());
@@ -169,16 +169,16 @@ impl Shifted {
         (rows * columns) as f64 / places.next_multiple_of(lanes) as f64
     }
 
-    /// Rows of the output of `outputs` channels whose copies and sums are at most about `most` elements, of `rows`: parts of
+    /// Rows of the output of `outputs` channels whose copies and sums are at most about [`PANEL`] elements, of `rows`: parts of
     /// about the same size.
-    pub(super) fn rows_at_once(&self, rows: usize, outputs: usize, most: usize) -> usize {
+    pub(super) fn rows_at_once(&self, rows: usize, outputs: usize) -> usize {
         let whole = |rows| {
             let layout = self.layout(Part { row: 0, rows, column: 0, columns: self.w.output });
             let sums = if self.channels() < self.ic { layout.pitch * rows * outputs } else { 0 };
             sums.max(layout.plane * self.channels())
         };
         let (one, two) = (whole(1), whole(2));
-        let each = 1 + most.saturating_sub(one) / (two - one).max(1);
+        let each = 1 + PANEL.saturating_sub(one) / (two - one).max(1);
         rows.div_ceil(rows.div_ceil(each).max(1)).max(1)
     }
 
@@ -293,7 +293,7 @@ impl WithSimd for Task<'_, '_, '_> {
         let sums = if of.channels() < of.ic { layout.pitch * self.outputs.len() } else { 0 };
         let one = sums.max(of.row_at_once());
         let (columns, each) = if one <= 2 * PANEL {
-            (width, of.rows_at_once(rows, self.outputs.len(), PANEL))
+            (width, of.rows_at_once(rows, self.outputs.len()))
         } else {
             ((width * 2 * PANEL / one).max(VECTORS * LANES).min(width), 1)
         };
