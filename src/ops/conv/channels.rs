@@ -57,11 +57,13 @@ impl Channels {
         (fits && (of.w.stride > 1 || of.filled(lanes()) < FILLED)).then_some(Channels { of, block })
     }
 
-    /// Constant weights of `groups` times as many channels as the tiles read them.
+    /// Constant weights of all groups, as the tiles read them.
     pub(super) fn pack(&self, source: &Tensor) -> Option<Packed> {
         let (depth, block) = (self.of.depth(), self.block);
         let numbers = [u32::try_from(depth).ok()?, u32::try_from(block).ok()?, 0, 0];
-        let turn = move |from: &[f32], to: &mut [f32], [rows, columns]: [usize; 2]| {
+        // Bytes, as a tensor of a file may begin anywhere.
+        let turn = move |from: &[u8], to: &mut [u8], [rows, columns]: [usize; 2]| {
+            let ((from, _), (to, _)) = (from.as_chunks::<4>(), to.as_chunks_mut::<4>());
             let len = depth * block;
             par::share(from.chunks_exact(len).zip(to.chunks_exact_mut(len)), |(from, to)| {
                 for (c, to) in to.chunks_exact_mut(rows).enumerate() {
@@ -75,13 +77,13 @@ impl Channels {
             key: PackKey { layout: "channels of taps", numbers },
             bytes: source.info().bytes(),
             pack: Arc::new(move |source, to| {
-                turn(bytemuck::cast_slice(source.bytes()), bytemuck::cast_slice_mut(to), [block, depth]);
+                turn(source.bytes(), to, [block, depth]);
                 Ok(())
             }),
             lines: None,
             in_place: None,
             unpack: Some(Arc::new(move |packed, to| {
-                turn(bytemuck::cast_slice(packed), bytemuck::cast_slice_mut(to), [depth, block]);
+                turn(packed, to, [depth, block]);
             })),
         })
     }
@@ -168,7 +170,9 @@ impl WithSimd for Task<'_, '_, '_> {
         let (depth, taps, places) = (of.depth(), of.taps(), part.rows * part.columns);
         // Squares are turned around: a few places after the last ones are read.
         let each = (places + LANES) * block;
-        sums.resize(sums.len().max(outputs.len() / block * each), 0.0);
+        // Blocks whose sums are not complete after a step.
+        let open = if of.channels() < of.ic { outputs.len() / block } else { 1 };
+        sums.resize(sums.len().max(open * each), 0.0);
         let most = if S::F32_LANES == 8 { FEW_PLACES } else { PLACES };
         let layout = of.layout(part);
         for step in of.steps() {
@@ -178,7 +182,7 @@ impl WithSimd for Task<'_, '_, '_> {
                 let channel = channel + i * block;
                 let weights = &self.weights[channel * depth + step.start * taps * block..];
                 let (weights, _) = S::as_simd_f32s(&weights[..step.len() * taps * block]);
-                let (own, _) = S::as_mut_simd_f32s(&mut sums[i * each..][..each]);
+                let (own, _) = S::as_mut_simd_f32s(&mut sums[i % open * each..][..each]);
                 let mut start = [simd.splat_f32s(0.0); VECTORS];
                 if let Some(bias) = self.bias {
                     start.copy_from_slice(&S::as_simd_f32s(&bias[channel..][..block]).0[..VECTORS]);
@@ -220,6 +224,7 @@ fn tile_of<S: Simd>(
         4 => tile::<S, 4>(simd, operands, start, sums),
         5 => tile::<S, 5>(simd, operands, start, sums),
         6 => tile::<S, 6>(simd, operands, start, sums),
+        // No tile of vectors of 8 elements is wider.
         _ if S::F32_LANES == 8 => {}
         7 => tile::<S, 7>(simd, operands, start, sums),
         8 => tile::<S, 8>(simd, operands, start, sums),
@@ -352,9 +357,10 @@ mod tests {
             let packed = channels.pack(&w).unwrap();
             let mut weights = vec![0.0f32; oc * dims.ic * kernel * kernel];
             (packed.pack)(&w, bytemuck::cast_slice_mut(&mut weights)).unwrap();
-            let mut again = vec![0u8; packed.bytes];
-            (packed.unpack.unwrap())(bytemuck::cast_slice(&weights), &mut again);
-            assert_eq!(again, w.bytes());
+            // Where no number is aligned.
+            let mut again = vec![0u8; 1 + packed.bytes];
+            (packed.unpack.unwrap())(bytemuck::cast_slice(&weights), &mut again[1..]);
+            assert_eq!(again[1..], *w.bytes());
             let (x_values, bias) = (x.to_f32s().unwrap(), b.to_f32s().unwrap());
             let z = tensor(&[dims.out_len()], 4).to_f32s().unwrap();
             let run = |bias: Option<&[f32]>, epilogue: Epilogue<'_, f32>, threads| {

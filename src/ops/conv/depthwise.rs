@@ -24,9 +24,11 @@ pub(super) fn run<T: Real>(
     let (in_plane, out_plane, taps) = (dims.in_plane(), dims.out_plane(), dims.taps());
     let channels = dims.group * dims.oc;
     let most = (PART / (out_plane * taps).max(1)).clamp(1, channels.div_ceil(par::threads()));
-    // Parts of about the same size, as many for each thread, of pairs of planes, which may share vectors.
+    // Parts of about the same size, as many for each thread; of pairs of planes, which may share vectors, unless that leaves
+    // threads without any.
     let parts = channels.div_ceil(most).next_multiple_of(par::threads());
-    let each = channels.div_ceil(parts).next_multiple_of(2);
+    let each = channels.div_ceil(parts);
+    let each = if each > 1 { each.next_multiple_of(2) } else { 1 };
     let planes = Planes::new(&dims.axes).filter(|_| tile::has_vectors());
     par::share(y.chunks_mut(out_plane * each).enumerate(), |(part, y)| {
         // The input plane of output plane `i`, and its weights and bias.

@@ -203,7 +203,7 @@ impl Shifted {
     }
 
     /// Input channels that are summed at once.
-    fn channels(&self) -> usize {
+    pub(super) fn channels(&self) -> usize {
         let most = (DEPTH / self.taps()).max(1);
         self.ic.div_ceil(self.ic.div_ceil(most).max(1))
     }

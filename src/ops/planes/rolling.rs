@@ -5,10 +5,19 @@
 //! lies, at the distance of each tap; what is under the padding is masked. Where windows move by two, columns are first
 //! taken apart into even and odd ones. Two planes whose rows fill half a vector share one.
 
+use std::ops::Range;
+
 use pulp::Simd;
 
 use super::{Activation, Gather, LANES, Source, WindowAxis, keep, store};
 
+/// Elements of the lines whose columns are walked together: of more lines the cache and the tables of pages keep too little.
+/// Tests walk a few.
+const TOGETHER: usize = if cfg!(test) { 64 } else { 64 << 10 };
+/// Rows that are walked together at least: the first lines of all are read once more.
+const LEAST_ROWS: usize = if cfg!(test) { 3 } else { 32 };
+/// The longest rows of windows that move by two: columns of the whole plane are taken apart.
+const LONGEST: usize = 8 * LANES;
 /// Elements before and after a plane that vectors may reach.
 const SLACK: usize = 2 * LANES;
 
@@ -32,12 +41,13 @@ struct Phase<'a> {
 }
 
 impl Rolling {
-    /// `None` for other windows, and for padding that is wider than they are.
+    /// `None` for other windows, for padding that is wider than they are, and for long rows of those that move by two.
     pub(super) fn new(h: WindowAxis, w: WindowAxis, lanes: usize) -> Option<Rolling> {
         let square = (h.kernel, h.stride) == (w.kernel, w.stride);
         let near = [h, w].iter().all(|a| a.dilation == 1 && a.input > 0 && a.output > 0);
         let padded = w.pads.iter().all(|pad| pad.unsigned_abs() < w.kernel as u64);
-        if !(square && near && padded && matches!((w.kernel, w.stride), (3 | 5, 1 | 2))) {
+        let short = w.stride == 1 || w.output <= LONGEST;
+        if !(square && near && padded && short && matches!((w.kernel, w.stride), (3 | 5, 1 | 2))) {
             return None;
         }
         let slot = if w.output <= LANES / 2 { lanes.min(LANES / 2) } else { lanes };
@@ -157,25 +167,29 @@ impl Rolling {
                 *phase = Phase { x, at: SLACK as i64 + column.div_euclid(2), pitch };
             }
         }
-        // Backwards: what a vector has beyond the end of a row is put right by the next row's first one.
-        for column in (0..w.output).step_by(self.slot).rev() {
-            self.column::<S, G, K, STRIDE, P>(simd, column, (phases, &from), bounds, y);
+        let each = (TOGETHER / (pitch * STRIDE)).max(LEAST_ROWS);
+        for first in (0..h.output).step_by(each) {
+            let rows = first..h.output.min(first + each);
+            // Backwards: what a vector has beyond the end of a row is put right by the next row's first one.
+            for column in (0..w.output).step_by(self.slot).rev() {
+                self.column::<S, G, K, STRIDE, P>(simd, (column, rows.clone()), (phases, &from), bounds, y);
+            }
         }
     }
 
-    /// The vector of all rows whose first column is `column`.
+    /// The vectors of some rows whose first column is `column`.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
     fn column<S: Simd, G: Gather, const K: usize, const STRIDE: usize, const P: usize>(
         &self,
         simd: S,
-        column: usize,
+        (column, rows): (usize, Range<usize>),
         (phases, from): ([[Phase<'_>; STRIDE]; P], &[Source<'_, G>; P]),
         bounds: Option<[f32; 2]>,
         y: &mut [f32],
     ) {
         let (h, w, slot) = (&self.h, &self.w, S::F32_LANES / P);
-        let (rows, width, plane) = (h.output, w.output, h.output * w.output);
+        let (width, plane) = (w.output, h.output * w.output);
         let mut numbers = [0.0; P];
         for p in 0..P {
             numbers[p] = from[p].kind.first();
@@ -197,7 +211,7 @@ impl Rolling {
         // Rows whose sums are not complete as the next line comes, and elements of a line that taps read.
         let (open, span) = (K.div_ceil(STRIDE) - 1, slot + (K - 1) / STRIDE);
         let mut sums = [first; K];
-        for step in 0..rows + open {
+        for step in rows.start..rows.end + open {
             for line in 0..STRIDE {
                 let at = (step * STRIDE + line) as i64 - h.pads[0];
                 if at < 0 || at >= h.input as i64 {
@@ -231,7 +245,7 @@ impl Rolling {
                 sums[row + 1] = sums[row];
             }
             sums[0] = first;
-            let Some(row) = step.checked_sub(open) else { continue };
+            let Some(row) = step.checked_sub(open).filter(|row| *row >= rows.start) else { continue };
             let at = row * width + column;
             if P == 1 {
                 store(simd, done, width - column, &mut y[at..]);
