@@ -96,6 +96,16 @@ uvec4 v_next[LOADS];
 // Reads keys and values from `key` on; those from `end` on are 0.
 void fetch(uint key, uint end, uint k_first, uint v_first)
 {
+    // One branch for all loads: those that are guarded one by one wait for one another.
+    if (KEYS * WORDS % THREADS == 0u && key + KEYS <= end && p.head == 8u * WORDS && p.v_head == 8u * WORDS) {
+        [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
+            uint n = gl_LocalInvocationIndex + i * THREADS;
+            uint r = key + n / WORDS;
+            k_next[i] = k[k_first + r * (p.k_row / 8u) + n % WORDS];
+            v_next[i] = v[v_first + r * (p.v_row / 8u) + n % WORDS];
+        }
+        return;
+    }
     [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
         uint n = gl_LocalInvocationIndex + i * THREADS;
         uint r = key + n / WORDS;

@@ -1,18 +1,26 @@
-// Attention for devices with fast workgroup memory: a work-group does 32 or (small) 16 queries of one head, 64 keys at a
-// time; scores and sums stay in registers. Each of its outputs has at most 128 or (narrow) 64 elements of a value.
+// Attention for devices with fast workgroup memory: a work-group does 64, (half) 32 or (small) 16 queries of one head, 64 keys
+// at a time; scores and sums stay in registers. Each of its outputs has at most 128 or (narrow) 64 elements of a value.
 // What it takes of workgroup memory and registers decides how many work-groups share a processor.
-// variant: f32                    T=f32 OWN=4 COLS=128
-// variant: f32_bool               T=f32 OWN=4 COLS=128 BOOL_MASK EXT_INT8
-// variant: f32_narrow             T=f32 OWN=4 COLS=64
-// variant: f32_narrow_bool        T=f32 OWN=4 COLS=64 BOOL_MASK EXT_INT8
+// variant: f32                    T=f32 OWN=8 COLS=128
+// variant: f32_bool               T=f32 OWN=8 COLS=128 BOOL_MASK EXT_INT8
+// variant: f32_narrow             T=f32 OWN=8 COLS=64
+// variant: f32_narrow_bool        T=f32 OWN=8 COLS=64 BOOL_MASK EXT_INT8
+// variant: f32_half               T=f32 OWN=4 COLS=128
+// variant: f32_half_bool          T=f32 OWN=4 COLS=128 BOOL_MASK EXT_INT8
+// variant: f32_half_narrow        T=f32 OWN=4 COLS=64
+// variant: f32_half_narrow_bool   T=f32 OWN=4 COLS=64 BOOL_MASK EXT_INT8
 // variant: f32_small              T=f32 OWN=2 COLS=128
 // variant: f32_small_bool         T=f32 OWN=2 COLS=128 BOOL_MASK EXT_INT8
 // variant: f32_small_narrow       T=f32 OWN=2 COLS=64
 // variant: f32_small_narrow_bool  T=f32 OWN=2 COLS=64 BOOL_MASK EXT_INT8
-// variant: f16                    T=f16 OWN=4 COLS=128 EXT_STORAGE16
-// variant: f16_bool               T=f16 OWN=4 COLS=128 EXT_STORAGE16 BOOL_MASK EXT_INT8
-// variant: f16_narrow             T=f16 OWN=4 COLS=64 EXT_STORAGE16
-// variant: f16_narrow_bool        T=f16 OWN=4 COLS=64 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f16                    T=f16 OWN=8 COLS=128 EXT_STORAGE16
+// variant: f16_bool               T=f16 OWN=8 COLS=128 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f16_narrow             T=f16 OWN=8 COLS=64 EXT_STORAGE16
+// variant: f16_narrow_bool        T=f16 OWN=8 COLS=64 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f16_half               T=f16 OWN=4 COLS=128 EXT_STORAGE16
+// variant: f16_half_bool          T=f16 OWN=4 COLS=128 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f16_half_narrow        T=f16 OWN=4 COLS=64 EXT_STORAGE16
+// variant: f16_half_narrow_bool   T=f16 OWN=4 COLS=64 EXT_STORAGE16 BOOL_MASK EXT_INT8
 // variant: f16_small              T=f16 OWN=2 COLS=128 EXT_STORAGE16
 // variant: f16_small_bool         T=f16 OWN=2 COLS=128 EXT_STORAGE16 BOOL_MASK EXT_INT8
 // variant: f16_small_narrow       T=f16 OWN=2 COLS=64 EXT_STORAGE16
@@ -41,7 +49,7 @@ const uint ROWS = OWN * DOWN;
 const uint KEYS = 4u * ACROSS;
 const uint QUADS = COLS / (4u * ACROSS);     // quads of a value of an invocation
 const uint DEPTH = 16u;                      // elements of queries and keys loaded at once
-const uint LOADED = COLS == 128 ? 8u : OWN == 2 ? 32u : 16u;  // values loaded at once
+const uint LOADED = OWN == 8 ? 16u : COLS == 128 ? 8u : OWN == 2 ? 32u : 16u;  // values loaded at once
 const uint UNROLLED = 8u;                    // on an H100 four took longer, and sixteen as long
 
 // Lines of quads, with a quad of padding.
@@ -119,9 +127,9 @@ void fetch_values(uint key)
     uint r = key + t / COLS;
     uint c = t % COLS;
     uint at = v_first + r * p.v_row + c;
-    if (int(key + LOADED) <= valid) {
+    if (int(key + LOADED) <= valid && cols == COLS) {
         [[unroll]] for (uint n = 0u; n < V_LOADS; ++n) {
-            v_next[n] = c < cols ? float(v[at]) : 0.0;
+            v_next[n] = float(v[at]);
             at += step * p.v_row;
         }
         return;
@@ -130,6 +138,12 @@ void fetch_values(uint key)
         bool inside = c < cols && int(r + n * step) < valid;
         v_next[n] = inside ? float(v[at + n * step * p.v_row]) : 0.0;
     }
+}
+
+// Number `n` of four in row `i`; every second row is done backwards, so that neighbouring operations share a factor.
+uint there_and_back(uint i, uint n)
+{
+    return i % 2u == 0u ? n : 3u - n;
 }
 
 // The own queries' numbers in a line of quads that begins at `at`.
@@ -141,14 +155,16 @@ void read_own(uint at, out float left[OWN])
     left[0] = half_of.x;
     left[1] = half_of.y;
 #else
-    vec4 quad = pool[at + ty];
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        left[i] = quad[i];
+    [[unroll]] for (uint n = 0u; n < OWN / 4u; ++n) {
+        vec4 quad = pool[at + ty * (OWN / 4u) + n];
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+            left[4u * n + i] = quad[i];
+        }
     }
 #endif
 }
 
-// The scores of the own queries and of 4 keys from `key` + 4 `tx` on, masks added.
+// The scores of the own queries and of 4 keys from `key` + 4 `tx` on, masks added. Reads the first values from `key` on, too.
 void score(uint key)
 {
     [[unroll]] for (uint i = 0u; i < OWN; ++i) {
@@ -171,6 +187,8 @@ void score(uint key)
         barrier();
         if (first + DEPTH < p.head) {
             fetch_slices(key, first + DEPTH);
+        } else {
+            fetch_values(key);
         }
         [[dont_unroll]] for (uint some = 0u; some < DEPTH; some += UNROLLED) {
             [[unroll]] for (uint e = 0u; e < UNROLLED; ++e) {
@@ -179,13 +197,25 @@ void score(uint key)
                 read_own(d * ROW_LINE, left);
                 vec4 right = pool[KEYS_AT + d * KEY_LINE + tx];
                 [[unroll]] for (uint i = 0u; i < OWN; ++i) {
-                    [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                    [[unroll]] for (uint n = 0u; n < 4u; ++n) {
+                        uint j = there_and_back(i, n);
                         scores[i][j] = fma(left[i], right[j], scores[i][j]);
                     }
                 }
             }
         }
         barrier();
+    }
+    // Whether no score of the step is changed, hidden or shown.
+    bool plain = STAGE == STAGE_NONE && MASKED == 0u && p.softcap <= 0.0 && p.left < 0 && p.right < 0 &&
+                 int(key + KEYS) <= valid && row + ROWS <= p.q_len && (CAUSAL == 0u || int(key + KEYS) <= offset + int(row) + 1);
+    if (plain) {
+        [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+                scores[i][j] *= p.scale;
+            }
+        }
+        return;
     }
     [[unroll]] for (uint i = 0u; i < OWN; ++i) {
         [[unroll]] for (uint j = 0u; j < 4u; ++j) {
@@ -217,7 +247,9 @@ void put_weights(uint part)
             pool[at + ty / 2u].zw = vec2(scores[0][j], scores[1][j]);
         }
 #else
-        pool[at + ty] = vec4(scores[0][j], scores[1][j], scores[2][j], scores[3][j]);
+        [[unroll]] for (uint n = 0u; n < OWN; n += 4u) {
+            pool[at + ty * (OWN / 4u) + n / 4u] = vec4(scores[n][j], scores[n + 1u][j], scores[n + 2u][j], scores[n + 3u][j]);
+        }
 #endif
     }
 }
@@ -294,7 +326,6 @@ void main()
                 }
             }
         }
-        fetch_values(key);
         [[dont_unroll]] for (uint part = 0u; part < KEYS; part += LOADED) {
             [[unroll]] for (uint n = 0u; n < V_LOADS; ++n) {
                 uint c = t % COLS;
@@ -311,12 +342,11 @@ void main()
                     float left[OWN];
                     read_own(WEIGHTS_AT + n * ROW_LINE, left);
                     [[unroll]] for (uint c = 0u; c < QUADS; ++c) {
-                        if (c * KEYS < cols) {
-                            vec4 right = pool[n * COL_LINE + c * ACROSS + tx];
-                            [[unroll]] for (uint i = 0u; i < OWN; ++i) {
-                                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                                    sums[c][i][j] = fma(left[i], right[j], sums[c][i][j]);
-                                }
+                        vec4 right = pool[n * COL_LINE + c * ACROSS + tx];
+                        [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+                            [[unroll]] for (uint m = 0u; m < 4u; ++m) {
+                                uint j = there_and_back(i, m);
+                                sums[c][i][j] = fma(left[i], right[j], sums[c][i][j]);
                             }
                         }
                     }

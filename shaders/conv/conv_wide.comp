@@ -113,10 +113,12 @@ void main()
             [[unroll]] for (uint k = 0u; k < DEPTH; ++k) {
                 vec4 left[2] = {w_tile[now][k][ty], w_tile[now][k][ty + 16u]};
                 vec4 right[2] = {x_tile[now][k][tx], x_tile[now][k][tx + 16u]};
+                // Every second row backwards: neighbouring operations share a factor.
                 [[unroll]] for (uint i = 0u; i < 8u; ++i) {
-                    vec4 factor = vec4(left[i / 4u][i % 4u]);
-                    sums[i][0] = fma(factor, right[0], sums[i][0]);
-                    sums[i][1] = fma(factor, right[1], sums[i][1]);
+                    [[unroll]] for (uint n = 0u; n < 8u; ++n) {
+                        uint j = i % 2u == 0u ? n : 7u - n;
+                        sums[i][j / 4u][j % 4u] = fma(left[i / 4u][i % 4u], right[j / 4u][j % 4u], sums[i][j / 4u][j % 4u]);
+                    }
                 }
             }
         }

@@ -28,18 +28,28 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 #define SUMMAND 5
 #include "summand.glsl"
 
-const uint TILE = 128u;  // rust: rows and columns of a tile
-const uint DEPTH = 8u;   // rust: depth that a step sums
+const uint TILE = 128u;   // rust: rows and columns of a tile
+const uint DEPTH = 16u;   // rust: depth that a step sums
+const uint THREADS = 256u;
+const uint QUADS = DEPTH / 4u;
+const uint LOADS = TILE * QUADS / THREADS;
 
-// [k][row / 4], and the same of columns; the step after the one that is summed is written meanwhile.
-shared vec4 a_tile[2][DEPTH][TILE / 4u + 1u];
-shared vec4 b_tile[2][DEPTH][TILE / 4u + 1u];
+// [k][row / 4], and the same of columns; the step after the one that is summed is written meanwhile. There are devices
+// with no more workgroup memory than this, so that no padding keeps lines in different banks: `line` does.
+shared vec4 a_tile[2][DEPTH][TILE / 4u];
+shared vec4 b_tile[2][DEPTH][TILE / 4u];
 
-// Where the four elements that this invocation loads lie in a tile: along k, or along the other axis.
-uvec2 place(bool along_k)
+// Where a quad of a line lies. Invocations that write four lines each, from four lines apart on, write to different banks.
+uint line(uint k, uint quad)
 {
-    uint t = gl_LocalInvocationIndex;
-    return along_k ? uvec2(t / 2u, 4u * (t % 2u)) : uvec2(4u * (t % 32u), t / 32u);
+    return quad ^ 2u * (k / 4u);
+}
+
+// Where the four elements of load `i` of this invocation lie in a tile: along k, or along the other axis.
+uvec2 place(bool along_k, uint i)
+{
+    uint t = gl_LocalInvocationIndex + i * THREADS;
+    return along_k ? uvec2(t / QUADS, 4u * (t % QUADS)) : uvec2(4u * (t % (TILE / 4u)), t / (TILE / 4u));
 }
 
 void main()
@@ -52,15 +62,19 @@ void main()
     uint a_first = p.a_first + batch / p.inner * p.a_outer + batch % p.inner * p.a_inner;
     uint b_first = p.b_first + batch / p.inner * p.b_outer + batch % p.inner * p.b_inner;
 
-    uvec2 a_at = place(A_COLUMNS == 0u);
-    uvec2 b_at = place(B_COLUMNS != 0u);
-    bool a_inside = row + a_at.x < p.m;
-    bool b_inside = col + b_at.x < p.n;
     uvec2 part = steps_of_part((p.k + DEPTH - 1u) / DEPTH);
     uint a_step = DEPTH * p.a_col / 4u;
     uint b_step = DEPTH * p.b_row / 4u;
-    uint a_index = (a_first + (row + a_at.x) * p.a_row + a_at.y * p.a_col) / 4u + part.x * a_step;
-    uint b_index = (b_first + (col + b_at.x) * p.b_col + b_at.y * p.b_row) / 4u + part.x * b_step;
+    uvec2 a_at[LOADS];
+    uvec2 b_at[LOADS];
+    uint a_index[LOADS];
+    uint b_index[LOADS];
+    [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
+        a_at[i] = place(A_COLUMNS == 0u, i);
+        b_at[i] = place(B_COLUMNS != 0u, i);
+        a_index[i] = (a_first + (row + a_at[i].x) * p.a_row + a_at[i].y * p.a_col) / 4u + part.x * a_step;
+        b_index[i] = (b_first + (col + b_at[i].x) * p.b_col + b_at[i].y * p.b_row) / 4u + part.x * b_step;
+    }
 
     vec4 sums[8][2];
     [[unroll]] for (uint i = 0u; i < 8u; ++i) {
@@ -69,42 +83,50 @@ void main()
     }
     // Every turn loads one step and sums the step before it.
     for (uint s = part.x; s <= part.y; ++s) {
-        vec4 a_next = vec4(0.0);
-        vec4 b_next = vec4(0.0);
+        vec4 a_next[LOADS];
+        vec4 b_next[LOADS];
         uint k0 = s * DEPTH;
-        if (a_inside && k0 + a_at.y < p.k) {
-            a_next = vec4(a[a_index]);
+        [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
+            a_next[i] = vec4(0.0);
+            b_next[i] = vec4(0.0);
+            if (row + a_at[i].x < p.m && k0 + a_at[i].y < p.k) {
+                a_next[i] = vec4(a[a_index[i]]);
+            }
+            if (col + b_at[i].x < p.n && k0 + b_at[i].y < p.k) {
+                b_next[i] = vec4(b[b_index[i]]);
+            }
+            a_index[i] += a_step;
+            b_index[i] += b_step;
         }
-        if (b_inside && k0 + b_at.y < p.k) {
-            b_next = vec4(b[b_index]);
-        }
-        a_index += a_step;
-        b_index += b_step;
         if (s > part.x) {
             uint now = (s - 1u) & 1u;
             [[unroll]] for (uint k = 0u; k < DEPTH; ++k) {
-                vec4 left[2] = {a_tile[now][k][ty], a_tile[now][k][ty + 16u]};
-                vec4 right[2] = {b_tile[now][k][tx], b_tile[now][k][tx + 16u]};
+                vec4 left[2] = {a_tile[now][k][line(k, ty)], a_tile[now][k][line(k, ty + 16u)]};
+                vec4 right[2] = {b_tile[now][k][line(k, tx)], b_tile[now][k][line(k, tx + 16u)]};
+                // Every second row backwards: neighbouring operations share a factor.
                 [[unroll]] for (uint i = 0u; i < 8u; ++i) {
-                    vec4 factor = vec4(left[i / 4u][i % 4u]);
-                    sums[i][0] = fma(factor, right[0], sums[i][0]);
-                    sums[i][1] = fma(factor, right[1], sums[i][1]);
+                    [[unroll]] for (uint n = 0u; n < 8u; ++n) {
+                        uint j = i % 2u == 0u ? n : 7u - n;
+                        sums[i][j / 4u][j % 4u] = fma(left[i / 4u][i % 4u], right[j / 4u][j % 4u], sums[i][j / 4u][j % 4u]);
+                    }
                 }
             }
         }
         uint next = s & 1u;
-        if (A_COLUMNS != 0u) {
-            a_tile[next][a_at.y][a_at.x / 4u] = a_next;
-        } else {
-            [[unroll]] for (uint q = 0u; q < 4u; ++q) {
-                a_tile[next][a_at.y + q][a_at.x / 4u][a_at.x % 4u] = a_next[q];
+        [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
+            if (A_COLUMNS != 0u) {
+                a_tile[next][a_at[i].y][line(a_at[i].y, a_at[i].x / 4u)] = a_next[i];
+            } else {
+                [[unroll]] for (uint q = 0u; q < 4u; ++q) {
+                    a_tile[next][a_at[i].y + q][line(a_at[i].y, a_at[i].x / 4u)][a_at[i].x % 4u] = a_next[i][q];
+                }
             }
-        }
-        if (B_COLUMNS == 0u) {
-            b_tile[next][b_at.y][b_at.x / 4u] = b_next;
-        } else {
-            [[unroll]] for (uint q = 0u; q < 4u; ++q) {
-                b_tile[next][b_at.y + q][b_at.x / 4u][b_at.x % 4u] = b_next[q];
+            if (B_COLUMNS == 0u) {
+                b_tile[next][b_at[i].y][line(b_at[i].y, b_at[i].x / 4u)] = b_next[i];
+            } else {
+                [[unroll]] for (uint q = 0u; q < 4u; ++q) {
+                    b_tile[next][b_at[i].y + q][line(b_at[i].y, b_at[i].x / 4u)][b_at[i].x % 4u] = b_next[i][q];
+                }
             }
         }
         barrier();

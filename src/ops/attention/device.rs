@@ -245,8 +245,10 @@ pub(super) fn lower_scaled(
 /// on few queries, and keep more processors busy.
 fn tile(s: &Scaled, processors: usize) -> (usize, usize) {
     let cols = if s.v_head <= 64 { 64 } else { 128 };
-    let small = s.q_len <= 2 * attention_tile::DOWN || tiles(s, 4, cols) < processors;
-    (if small { 2 } else { 4 }, cols)
+    let enough = |own: &usize| {
+        s.q_len > own / 2 * attention_tile::DOWN && tiles(s, *own, cols) >= own / 4 * processors
+    };
+    ([8, 4].into_iter().find(enough).unwrap_or(2), cols)
 }
 
 /// Work-groups of such tiles.

@@ -334,7 +334,8 @@ fn devices_attend_to_values_longer_than_an_invocation_does() {
     Check::new(&scores, &inputs).outputs(4).tolerance(2e-5).run();
 }
 
-/// Tiles of 32 queries and of 16, of values of up to 64 elements and of more, with every kind of scores.
+/// Tiles of 64, 32 and 16 queries, of values of up to 64 elements and of more, with every kind of scores; and where scores are
+/// but products.
 #[cfg(feature = "vulkan")]
 #[test]
 fn devices_attend_in_tiles() {
@@ -348,9 +349,11 @@ fn devices_attend_in_tiles() {
         no_texels(info);
         info.processors = Some(1000);
     }
-    let sizes: [(_, _, fn(&mut DeviceInfo), _); 5] = [
+    let sizes: [(_, _, fn(&mut DeviceInfo), _); 7] = [
         (9, 20, one, "_small_narrow"),
         (9, 72, one, "_small"),
+        (30, 64, one, "_half_narrow"),
+        (30, 140, one, "_half"),
         (70, 64, one, "_narrow"),
         (70, 140, one, ""),
         (70, 20, many, "_small_narrow"),
@@ -372,6 +375,8 @@ fn devices_attend_in_tiles() {
             }
             let scores = Attention { shown, ..op };
             Check::new(&scores, &inputs).outputs(4).pretend(change).tolerance(2e-5).run();
+            let plain = Attention { causal: shown == 2, ..Attention::default() };
+            Check::new(&plain, &inputs).pretend(change).tolerance(2e-5).run();
         }
     }
 }
