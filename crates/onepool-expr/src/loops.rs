@@ -65,9 +65,11 @@ impl Loops {
                     #[inline(always)]
                     || {
                         let p = p.map(Lane);
-                        for y in y {
-                            *y = F::of(Lane(*y), p).0;
-                        }
+                        each_in_place(
+                            y,
+                            #[inline(always)]
+                            |x| F::of(Lane(x), p).0,
+                        );
                     },
                 );
             },
@@ -149,5 +151,16 @@ impl TestLoops {
 fn each<X: Copy, Y>(x: &[X], y: &mut [Y], f: impl Fn(X) -> Y) {
     for (y, x) in y.iter_mut().zip(x) {
         *y = f(*x);
+    }
+}
+
+/// As [`each`], in place.
+#[inline(always)]
+fn each_in_place(y: &mut [f32], f: impl Fn(f32) -> f32) {
+    // The sum is the element, which the compiler does not know. Otherwise elements that `f` leaves as they are would not be
+    // stored, and AVX2 has no fast vectors for a condition of each store.
+    let nothing = std::hint::black_box(-0.0);
+    for y in y {
+        *y = f(*y + nothing);
     }
 }

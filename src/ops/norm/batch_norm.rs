@@ -10,6 +10,7 @@ use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
+use crate::simd::wide;
 
 /// `(x - mean) / sqrt(var + epsilon) * scale + bias` for every channel of X `[n, c, ...]`.
 /// Inputs: X, scale, bias, mean, var, each of the last four `[c]`.
@@ -167,11 +168,27 @@ impl RealKernel for Run {
             return Ok(());
         }
         let epsilon = T::from_f64(self.epsilon.into());
+        let bounds = self.activation.bounds();
+        let [low, high] =
+            bounds.unwrap_or([f32::NEG_INFINITY, f32::INFINITY]).map(|bound| T::from_f64(bound.into()));
         par::rows(y, plane, 2 * x.len(), |i, y| {
             let (c, x) = (i % channels, &x[i * plane..][..plane]);
             let factor = scale[c] / (var[c] + epsilon).sqrt();
-            y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - mean[c]) * factor + bias[c]);
-            self.activation.apply(y);
+            let (mean, bias) = (mean[c], bias[c]);
+            wide(
+                #[inline(always)]
+                || {
+                    for (y, x) in y.iter_mut().zip(x) {
+                        let normalized = (*x - mean) * factor + bias;
+                        // A NaN stays one.
+                        let normalized = if normalized < low { low } else { normalized };
+                        *y = if normalized > high { high } else { normalized };
+                    }
+                },
+            );
+            if bounds.is_none() {
+                self.activation.apply(y);
+            }
         });
         Ok(())
     }
@@ -200,15 +217,22 @@ mod tests {
                 .map(|(i, v)| {
                     let c = i / plane % 3;
                     let n = (f64::from(*v) - at(&m, c)) / (f64::from(var[c]) + 1e-3).sqrt();
-                    (n * at(&s, c) + at(&b, c)).max(0.0)
+                    n * at(&s, c) + at(&b, c)
                 })
                 .collect();
             let op =
                 read_op("BatchNormalization", 15, &attrs(&[("epsilon", AttrValue::Float(1e-3))])).unwrap();
-            let op = op.with_activation(&Activation::of(Function::Relu)).unwrap();
             let var = Tensor::new([3], &var).unwrap();
-            let got = run_f32(&*op, &[Some(x), Some(s), Some(b), Some(m), Some(var)]).unwrap();
-            assert_near(&got, &want, 1e-5);
+            let inputs = [x, s, b, m, var].map(Some);
+            for (activation, slope) in [
+                (Activation::of(Function::Relu), 0.0),
+                (Activation::with(Function::LeakyRelu, [0.5, 0.0]), 0.5),
+                (Activation::None, 1.0),
+            ] {
+                let op = op.with_activation(&activation).unwrap();
+                let want: Vec<f64> = want.iter().map(|y| y.max(0.0) + slope * y.min(0.0)).collect();
+                assert_near(&run_f32(&*op, &inputs).unwrap(), &want, 1e-5);
+            }
         }
     }
 
