@@ -8,7 +8,7 @@ use std::arch::x86_64::{__m128i, __m256, __m256i, _MM_HINT_T0, _mm256_cvtph_ps};
 
 use pulp::core_arch::x86::Sse;
 
-use super::{Dot, RowDot, filled, last_words};
+use super::{Dot, RowDot, filled, last_words, numbers};
 
 pulp::simd_type! {
     /// Shows that the CPU has these instructions.
@@ -70,6 +70,7 @@ impl Dot for Avx2 {
     const VECTORS: usize = 1;
     /// Two sums of every column, side by side: of columns 0 to 3 and of 4 to 7.
     type ColumnSums = [__m256i; 2];
+    type Four = [i16; 4];
     type Left = __m256i;
     type Right = [__m256i; 2];
 
@@ -79,9 +80,13 @@ impl Dot for Avx2 {
     }
 
     #[inline(always)]
-    fn left<const SIGNED: bool>(self, four: [u8; 4]) -> __m256i {
-        let all = self.sse2._mm_set1_epi32(i32::from_le_bytes(four));
-        if SIGNED { self.avx2._mm256_cvtepi8_epi16(all) } else { self.avx2._mm256_cvtepu8_epi16(all) }
+    fn kept<const SIGNED: bool>(bytes: [u8; 4]) -> [i16; 4] {
+        numbers::<SIGNED>(bytes)
+    }
+
+    #[inline(always)]
+    fn left(self, four: [i16; 4]) -> __m256i {
+        self.avx._mm256_set1_epi64x(pulp::cast!(four))
     }
 
     #[inline(always)]

@@ -359,6 +359,8 @@ pub(crate) trait Dot: RowDot {
     const VECTORS: usize;
     /// Sums of [`Dot::LANES`] columns.
     type ColumnSums: Copy;
+    /// Four bytes of a row as they are kept: bytes, or the numbers that they become in a register.
+    type Four: bytemuck::Pod;
     /// Four bytes of a row, for all columns.
     type Left: Copy;
     /// Four bytes of each column.
@@ -367,8 +369,11 @@ pub(crate) trait Dot: RowDot {
     /// Sums of nothing.
     fn zero(self) -> Self::ColumnSums;
 
-    /// The bytes `four`, which are signed where `SIGNED`.
-    fn left<const SIGNED: bool>(self, four: [u8; 4]) -> Self::Left;
+    /// Four bytes of a row, which are signed where `SIGNED`.
+    fn kept<const SIGNED: bool>(bytes: [u8; 4]) -> Self::Four;
+
+    /// Those bytes for all columns.
+    fn left(self, four: Self::Four) -> Self::Left;
 
     /// The first four bytes of each column of `bytes`, column after column; signed where `SIGNED`. Zeros where there
     /// are fewer.
@@ -385,6 +390,15 @@ pub(crate) trait Dot: RowDot {
 
     /// Writes the sums of the columns.
     fn store(self, sums: Self::ColumnSums, to: &mut [i32]);
+}
+
+/// Four bytes as 16-bit numbers.
+#[inline(always)]
+fn numbers<const SIGNED: bool>(bytes: [u8; 4]) -> [i16; 4] {
+    bytes.map(
+        #[inline(always)]
+        |byte| if SIGNED { i16::from(byte as i8) } else { i16::from(byte) },
+    )
 }
 
 /// What is compiled for each kind of vector registers. It and what it calls must be `#[inline(always)]`.

@@ -4,7 +4,7 @@
 
 use std::arch::aarch64::{float32x4_t, int16x8_t, int32x4_t, uint8x8_t, uint8x16_t};
 
-use super::{Dot, RowDot, filled};
+use super::{Dot, RowDot, filled, numbers};
 
 pub(crate) use pulp::aarch64::Neon;
 
@@ -24,6 +24,7 @@ impl Dot for Neon {
     const VECTORS: usize = 1;
     /// Two sums of every column, side by side; two columns in each.
     type ColumnSums = [int32x4_t; 4];
+    type Four = [i16; 4];
     /// The four numbers twice.
     type Left = int16x8_t;
     /// Two columns in each.
@@ -35,9 +36,13 @@ impl Dot for Neon {
     }
 
     #[inline(always)]
-    fn left<const SIGNED: bool>(self, four: [u8; 4]) -> int16x8_t {
-        let twice = self.neon.vreinterpret_u8_u32(self.neon.vdup_n_u32(u32::from_le_bytes(four)));
-        widened::<SIGNED>(self, twice)
+    fn kept<const SIGNED: bool>(bytes: [u8; 4]) -> [i16; 4] {
+        numbers::<SIGNED>(bytes)
+    }
+
+    #[inline(always)]
+    fn left(self, four: [i16; 4]) -> int16x8_t {
+        pulp::cast!([four, four])
     }
 
     #[inline(always)]

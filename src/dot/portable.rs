@@ -1,6 +1,6 @@
 //! Products of bytes as any CPU has them, in loops that the compiler makes vectors of.
 
-use super::{Dot, RowDot, filled};
+use super::{Dot, RowDot, filled, numbers};
 
 /// Products of 32-bit integers.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +18,7 @@ impl Dot for Portable {
     const ROWS: usize = 4;
     const VECTORS: usize = 1;
     type ColumnSums = [i32; LANES];
+    type Four = [i16; 4];
     type Left = [i32; 4];
     type Right = [[i32; LANES]; 4];
 
@@ -27,8 +28,13 @@ impl Dot for Portable {
     }
 
     #[inline(always)]
-    fn left<const SIGNED: bool>(self, four: [u8; 4]) -> Self::Left {
-        four.map(number::<SIGNED>)
+    fn kept<const SIGNED: bool>(bytes: [u8; 4]) -> [i16; 4] {
+        numbers::<SIGNED>(bytes)
+    }
+
+    #[inline(always)]
+    fn left(self, four: [i16; 4]) -> Self::Left {
+        four.map(i32::from)
     }
 
     #[inline(always)]

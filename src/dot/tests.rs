@@ -13,7 +13,7 @@ impl Sums<'_> {
             let mut sums = dot.zero();
             for (k, four) in self.0.as_chunks::<4>().0.iter().enumerate() {
                 let right = &self.1[(k * columns + first * D::LANES) * 4..][..D::LANES * 4];
-                sums = dot.add::<LEFT>(sums, dot.left::<LEFT>(*four), dot.right::<RIGHT>(right));
+                sums = dot.add::<LEFT>(sums, dot.left(D::kept::<LEFT>(*four)), dot.right::<RIGHT>(right));
             }
             dot.store(sums, to);
         }
@@ -394,7 +394,11 @@ fn bytes_that_are_not_there_are_zeros() {
             type Output = Vec<i32>;
             #[inline(always)]
             fn with<D: Dot>(self, dot: D) -> Vec<i32> {
-                let sums = dot.add::<true>(dot.zero(), dot.left::<true>([1; 4]), dot.right::<false>(&[9; 3]));
+                let sums = dot.add::<true>(
+                    dot.zero(),
+                    dot.left(D::kept::<true>([1; 4])),
+                    dot.right::<false>(&[9; 3]),
+                );
                 let mut to = vec![7; D::LANES];
                 dot.store(sums, &mut to);
                 to

@@ -38,6 +38,7 @@ impl Dot for Vnni {
     const ROWS: usize = 8;
     const VECTORS: usize = 3;
     type ColumnSums = __m512i;
+    type Four = [u8; 4];
     type Left = __m512i;
     type Right = __m512i;
 
@@ -47,7 +48,12 @@ impl Dot for Vnni {
     }
 
     #[inline(always)]
-    fn left<const SIGNED: bool>(self, four: [u8; 4]) -> __m512i {
+    fn kept<const SIGNED: bool>(bytes: [u8; 4]) -> [u8; 4] {
+        bytes
+    }
+
+    #[inline(always)]
+    fn left(self, four: [u8; 4]) -> __m512i {
         self.avx512f._mm512_set1_epi32(i32::from_le_bytes(four))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::positions::{INDEX_TYPES, index_words, mapped, position};
+use super::positions::{INDEX_TYPES, Indices, index_words};
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel, Unit};
@@ -55,24 +55,36 @@ impl GatherElements {
 
 fn run<W: bytemuck::Pod + Send + Sync>(
     args: &mut NativeArgs<'_, '_>,
-    at: &[usize],
+    indices: Indices<'_>,
     lines: &Lines,
 ) -> Result<(), KernelError> {
+    /// Indices that become positions before their elements are picked.
+    const AT_ONCE: usize = 256;
     let x = args.read::<W>(0)?;
     let inner = lines.nest.inner_stride(0);
-    par::parts(args.take_write::<W>(2)?, |first, part| {
+    par::try_parts(args.take_write::<W>(2)?, |first, part| {
+        let mut places = [0; AT_ONCE];
+        let mut done = Ok(());
         lines.nest.runs(first..first + part.len(), |start, len, base| {
-            let to = part.get_mut(start - first..).unwrap_or(&mut []);
-            let picks = at.get(start..).unwrap_or(&[]);
-            for (k, (y, &at)) in to.iter_mut().zip(picks).take(len).enumerate() {
-                let from = (base[0] + inner * k as isize).unsigned_abs() + at * lines.step;
-                if let Some(v) = x.get(from) {
-                    *y = *v;
+            let run = part.get_mut(start - first..).and_then(|rest| rest.get_mut(..len)).unwrap_or_default();
+            for (k, to) in run.chunks_mut(AT_ONCE).enumerate() {
+                let Some(places) = places.get_mut(..to.len()) else { return };
+                if done.is_ok() {
+                    done = indices.positions(start + k * AT_ONCE, lines.size, places);
+                }
+                if done.is_err() {
+                    return;
+                }
+                let line = base[0] + inner * (k * AT_ONCE) as isize;
+                for (i, (y, at)) in to.iter_mut().zip(places).enumerate() {
+                    if let Some(v) = x.get((line + inner * i as isize).unsigned_abs() + *at * lines.step) {
+                        *y = *v;
+                    }
                 }
             }
         });
-    });
-    Ok(())
+        done
+    })
 }
 
 impl Operator for GatherElements {
@@ -97,12 +109,12 @@ impl Operator for GatherElements {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (lines, bytes, index_type) = (self.lines(cx)?, cx.dtype(0)?.bytes(), cx.dtype(1)?);
         Ok(NativeKernel::new("GatherElements", move |args| {
-            let at = mapped(args, 1, index_type, |i| position(i, lines.size))?;
+            let indices = Indices::read(args, 1, index_type)?;
             match bytes {
-                1 => run::<u8>(args, &at, &lines),
-                2 => run::<u16>(args, &at, &lines),
-                4 => run::<u32>(args, &at, &lines),
-                _ => run::<u64>(args, &at, &lines),
+                1 => run::<u8>(args, indices, &lines),
+                2 => run::<u16>(args, indices, &lines),
+                4 => run::<u32>(args, indices, &lines),
+                _ => run::<u64>(args, indices, &lines),
             }
         }))
     }

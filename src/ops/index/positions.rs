@@ -34,10 +34,62 @@ pub(crate) fn mapped<T>(
     dtype: DType,
     f: impl Fn(i64) -> Result<T, KernelError>,
 ) -> Result<Vec<T>, KernelError> {
-    if dtype == DType::I64 {
-        args.read::<i64>(arg)?.iter().map(|&i| f(i)).collect()
-    } else {
-        args.read::<i32>(arg)?.iter().map(|&i| f(i.into())).collect()
+    Ok(match Indices::read(args, arg, dtype)? {
+        Indices::Long(all) => each_mapped(all, |i| f(*i))?,
+        Indices::Short(all) => each_mapped(all, |i| f((*i).into()))?,
+    })
+}
+
+/// Every one of `all` mapped by `f`. Room for all is made first: `collect` does not know how many come before an error.
+fn each_mapped<I, T>(all: &[I], f: impl Fn(&I) -> Result<T, KernelError>) -> Result<Vec<T>, KernelError> {
+    let mut mapped = Vec::with_capacity(all.len());
+    for i in all {
+        mapped.push(f(i)?);
+    }
+    Ok(mapped)
+}
+
+/// The integers of an argument.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Indices<'a> {
+    /// Of 64 bits.
+    Long(&'a [i64]),
+    /// Of 32 bits.
+    Short(&'a [i32]),
+}
+
+impl<'a> Indices<'a> {
+    /// Those of argument `arg`, of type `dtype`.
+    ///
+    /// # Errors
+    /// [`KernelError`] where the argument is absent.
+    pub(crate) fn read(args: &NativeArgs<'a, '_>, arg: usize, dtype: DType) -> Result<Self, KernelError> {
+        Ok(if dtype == DType::I64 { Indices::Long(args.read(arg)?) } else { Indices::Short(args.read(arg)?) })
+    }
+
+    /// Writes to `to` the positions on an axis of `size` that the indices from number `first` on mean.
+    ///
+    /// # Errors
+    /// [`KernelError::Value`] where one is out of range, or there are too few.
+    pub(crate) fn positions(&self, first: usize, size: usize, to: &mut [usize]) -> Result<(), KernelError> {
+        fn all<I: Copy + Into<i64>>(
+            from: Option<&[I]>,
+            size: usize,
+            to: &mut [usize],
+        ) -> Result<(), KernelError> {
+            let from = from.filter(|from| from.len() == to.len());
+            let from =
+                from.ok_or_else(|| KernelError::Value { what: "fewer indices than elements".to_owned() })?;
+            for (to, i) in to.iter_mut().zip(from) {
+                *to = position((*i).into(), size)?;
+            }
+            Ok(())
+        }
+        let range = first..first.saturating_add(to.len());
+        match self {
+            Indices::Long(from) => all(from.get(range), size, to),
+            Indices::Short(from) => all(from.get(range), size, to),
+        }
     }
 }
 

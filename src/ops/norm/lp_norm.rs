@@ -6,9 +6,11 @@ use super::Along;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::softmax::Kind;
 use crate::kernel::{KernelError, NativeKernel};
+use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
+use crate::simd::wide;
 
 /// Divides vectors along `axis` by their norm; a vector of zeros stays.
 #[derive(Clone, Debug)]
@@ -66,6 +68,39 @@ struct Run {
     p: u32,
 }
 
+/// What the elements of a vector are divided by, of the sum of their absolute values or squares.
+#[inline(always)]
+fn norm_of<T: Real>(sum: T, p: u32) -> T {
+    let norm = if p == 1 { sum } else { sum.sqrt() };
+    if norm == T::ZERO { T::ONE } else { norm }
+}
+
+/// Divides one vector by its norm.
+fn one<T: Real>(x: &[T], y: &mut [T], p: u32) {
+    wide(
+        #[inline(always)]
+        || {
+            let sum = if p == 1 {
+                sum_of(
+                    x,
+                    #[inline(always)]
+                    |v| v.abs(),
+                )
+            } else {
+                sum_of(
+                    x,
+                    #[inline(always)]
+                    |v| v * v,
+                )
+            };
+            let norm = norm_of(sum, p);
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = *x / norm;
+            }
+        },
+    );
+}
+
 impl RealKernel for Run {
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let Along { len, inner, .. } = self.along;
@@ -76,14 +111,14 @@ impl RealKernel for Run {
         }
         par::rows(y, len * inner, 2 * x.len(), |i, y| {
             let x = &x[i * len * inner..][..len * inner];
+            if inner == 1 {
+                return one(x, y, self.p);
+            }
             let mut norms = vec![T::ZERO; inner];
             for x in x.chunks(inner) {
                 norms.iter_mut().zip(x).for_each(|(n, x)| *n += if self.p == 1 { x.abs() } else { *x * *x });
             }
-            for n in &mut norms {
-                let norm = if self.p == 1 { *n } else { n.sqrt() };
-                *n = if norm == T::ZERO { T::ONE } else { norm };
-            }
+            norms.iter_mut().for_each(|n| *n = norm_of(*n, self.p));
             for (y, x) in y.chunks_mut(inner).zip(x.chunks(inner)) {
                 y.iter_mut().zip(x).zip(&norms).for_each(|((y, x), n)| *y = *x / *n);
             }

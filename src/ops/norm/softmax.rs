@@ -192,9 +192,14 @@ fn row<T: Real>(kind: SoftmaxKind, x: &[T], y: &mut [T]) {
 /// The same for `inner` vectors side by side.
 #[inline(always)]
 fn block<T: Real>(kind: SoftmaxKind, inner: usize, x: &[T], y: &mut [T]) {
-    let mut top = vec![T::LOWEST; inner];
+    // From one to the other: in place, elements that stay would not be stored, and AVX2 has no fast vectors for a condition
+    // of each store.
+    let (mut top, mut next) = (vec![T::LOWEST; inner], vec![T::LOWEST; inner]);
     for x in x.chunks(inner) {
-        top.iter_mut().zip(x).for_each(|(m, v)| *m = larger(*m, *v));
+        for ((next, top), v) in next.iter_mut().zip(&top).zip(x) {
+            *next = larger(*top, *v);
+        }
+        std::mem::swap(&mut top, &mut next);
     }
     let mut total = vec![T::ZERO; inner];
     for (y, x) in y.chunks_mut(inner).zip(x.chunks(inner)) {

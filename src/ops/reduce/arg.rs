@@ -15,6 +15,8 @@ use crate::simd::wide;
 
 /// Lines that are searched side by side.
 const SIDE: usize = 256;
+/// Neighbouring elements of a line that are compared with those after them at once.
+const TOGETHER: usize = 16;
 
 /// Which element is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +49,93 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, pick: Pick) -> Result<Arc<dyn Ope
     }))
 }
 
+/// Only a NaN is not equal to itself.
+#[inline(always)]
+fn is_nan<T: PartialOrd>(v: T) -> bool {
+    v.partial_cmp(&v).is_none()
+}
+
+/// The element that is `better` than all others, or a NaN where there is one; `None` of nothing.
+#[inline(always)]
+fn extremum<T: Copy + PartialOrd>(row: &[T], better: impl Fn(T, T) -> bool) -> Option<T> {
+    let (blocks, rest) = row.as_chunks::<TOGETHER>();
+    let mut tops = [*row.first()?; TOGETHER];
+    for block in blocks {
+        for l in 0..TOGETHER {
+            let v = block[l];
+            tops[l] = if better(v, tops[l]) || is_nan(v) { v } else { tops[l] };
+        }
+    }
+    tops.into_iter()
+        .chain(rest.iter().copied())
+        .reduce(|top, v| if better(v, top) || is_nan(v) { v } else { top })
+}
+
+/// The first place of what `is` one that is looked for, or the last.
+#[inline(always)]
+fn place_of<T: Copy>(row: &[T], last: bool, is: impl Fn(T) -> bool) -> usize {
+    /// Elements that are looked at before any answer is read.
+    const LOOKED_AT: usize = 64;
+    let any = |some: &[T]| {
+        let mut any = false;
+        for v in some {
+            any |= is(*v);
+        }
+        any
+    };
+    if last {
+        let mut end = row.len();
+        for some in row.rchunks(LOOKED_AT) {
+            let first = end - some.len();
+            if any(some) {
+                return first + some.iter().rposition(|v| is(*v)).unwrap_or(0);
+            }
+            end = first;
+        }
+    } else {
+        for (i, some) in row.chunks(LOOKED_AT).enumerate() {
+            if any(some) {
+                return i * LOOKED_AT + some.iter().position(|v| is(*v)).unwrap_or(0);
+            }
+        }
+    }
+    0
+}
+
 impl ArgReduce {
     /// `[outer, size, inner]` of the input.
     fn sizes(&self, cx: &OpCx) -> Result<[usize; 3], OpError> {
         let x = cx.shape(0)?;
         let axis = x.axis(self.axis)?;
         Ok([x[..axis].iter().product(), x[axis], x[axis + 1..].iter().product()])
+    }
+
+    /// Where the extremum of neighbouring elements is. First the extremum, then its place: both loops have vectors.
+    #[inline(always)]
+    fn place<T: Copy + PartialOrd>(self, row: &[T]) -> usize {
+        let top = if self.pick == Pick::Largest {
+            extremum(
+                row,
+                #[inline(always)]
+                |v, best| v > best,
+            )
+        } else {
+            extremum(
+                row,
+                #[inline(always)]
+                |v, best| v < best,
+            )
+        };
+        match top {
+            Some(top) if is_nan(top) => place_of(row, self.last, is_nan),
+            Some(top) => place_of(
+                row,
+                self.last,
+                #[inline(always)]
+                |v| v == top,
+            ),
+            None => 0,
+        }
     }
 
     fn run<T: bytemuck::Pod + PartialOrd + Send + Sync>(
@@ -67,20 +150,16 @@ impl ArgReduce {
         }
         // Whether an element takes the place of the best one before it.
         let wins = |v: T, b: T| {
-            // Only a NaN is not equal to itself; it wins, as in NumPy.
-            let nan = |v: T| v.partial_cmp(&v).is_none();
             let better = if self.pick == Pick::Largest { v > b } else { v < b };
-            if nan(v) { self.last || !nan(b) } else { better || (self.last && v == b) }
+            // A NaN wins, as in NumPy.
+            if is_nan(v) { self.last || !is_nan(b) } else { better || (self.last && v == b) }
         };
         let line = |i: usize| {
             let row = x.get(i * size..(i + 1) * size).unwrap_or(&[]);
-            let mut best = 0;
-            for (k, v) in row.iter().enumerate().skip(1) {
-                if wins(*v, row[best]) {
-                    best = k;
-                }
-            }
-            best as i64
+            wide(
+                #[inline(always)]
+                || self.place(row),
+            ) as i64
         };
         // Lines side by side, whose elements are neighbours.
         let side = |(i, out): (usize, &mut [i64])| {
@@ -212,6 +291,34 @@ mod tests {
                 let halves = Tensor::new([4, 4], halves.as_flattened()).unwrap();
                 let y = crate::ops::testing::check_op(&op, &[Some(halves)], 0.0);
                 assert_eq!(y[0].to_i64s().unwrap(), want, "{pick:?} {last} of halves");
+            }
+        }
+    }
+
+    /// Few numbers and NaNs, so that many are equal, in lines of any length.
+    #[test]
+    fn long_lines_have_the_same_winner() {
+        for (len, seed) in (1..100).zip(1usize..) {
+            let values: Vec<f32> = (0..len)
+                .map(|i| match (i * 7919 + seed * 104_729) % 31 {
+                    0 if seed % 3 == 0 => f32::NAN,
+                    n => (n % 5) as f32 - 2.0,
+                })
+                .collect();
+            for (pick, last) in
+                [Pick::Largest, Pick::Smallest].into_iter().flat_map(|p| [(p, false), (p, true)])
+            {
+                let mut best = 0;
+                for (k, v) in values.iter().enumerate().skip(1) {
+                    let b = values[best];
+                    let better = if pick == Pick::Largest { *v > b } else { *v < b };
+                    let wins = if v.is_nan() { last || !b.is_nan() } else { better || (last && *v == b) };
+                    best = if wins { k } else { best };
+                }
+                let op = ArgReduce { pick, axis: 0, keep_dims: false, last };
+                let x = Tensor::new([len], &values).unwrap();
+                let y = crate::ops::test_util::run_cpu(&op, &[Some(x)], 1).unwrap();
+                assert_eq!(y[0].to_i64s().unwrap(), [best as i64], "{len} elements, {pick:?} {last}");
             }
         }
     }

@@ -603,14 +603,19 @@ impl<T: Number> Folds<'_, T> {
                 wide(
                     #[inline(always)]
                     || {
-                        let mut acc = [first; SIDE];
+                        // From one to the other: in place, what a comparison leaves would not be stored, and AVX2 has no fast
+                        // vectors for a condition of each store.
+                        let (mut acc, mut next) = (&mut [first; SIDE], &mut [first; SIDE]);
                         for start in starts {
                             for i in 0..*len {
                                 let row = self.row(base, start + step * i as isize, out.len());
-                                acc.iter_mut().zip(row).for_each(|(a, v)| *a = combine(*a, map(v.widen())));
+                                for ((next, acc), v) in next.iter_mut().zip(&*acc).zip(row) {
+                                    *next = combine(*acc, map(v.widen()));
+                                }
+                                std::mem::swap(&mut acc, &mut next);
                             }
                         }
-                        out.iter_mut().zip(&acc).for_each(|(y, a)| *y = T::narrow(finish(*a)));
+                        out.iter_mut().zip(&*acc).for_each(|(y, a)| *y = T::narrow(finish(*a)));
                     },
                 );
             });

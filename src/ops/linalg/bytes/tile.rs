@@ -2,6 +2,7 @@
 
 use super::{Product, Right, Strips, WIDTH};
 use crate::dot::{Dot, WithDot};
+use crate::ops::scratch::Scratch;
 
 /// Bytes of strips that all rows are multiplied with before the next ones: they stay in the second cache.
 const TOGETHER: usize = 128 << 10;
@@ -72,6 +73,20 @@ where
     fn with<D: Dot>(self, dot: D) {
         let Part { of, strips, .. } = self.part;
         let start = of.right.elements_before(strips.first(self.part.range.0));
+        let rows_of_left = self.part.row..self.part.row + self.rows.len();
+        let bytes = &of.left[4 * of.groups * rows_of_left.start..4 * of.groups * rows_of_left.end];
+        let bytes = bytes.as_chunks::<4>().0;
+        let mut kept;
+        let left: &[D::Four] = if size_of::<D::Four>() == 4 {
+            bytemuck::cast_slice(bytes)
+        } else {
+            // Once for all columns.
+            kept = Scratch::new(bytes.len());
+            for (kept, four) in kept.iter_mut().zip(bytes) {
+                *kept = if R::LEFT_SIGNED { D::kept::<true>(*four) } else { D::kept::<false>(*four) };
+            }
+            &kept
+        };
         let own = of.around.left_zeros.iter().any(|zero| *zero != 0) && of.right.column_sums().is_none();
         let mut sums: Sums = [[0; WIDTH]; ROWS];
         let mut column_sums = Vec::new();
@@ -98,9 +113,9 @@ where
             let known = of.right.column_sums().and_then(|sums| sums.get(origin..)).unwrap_or(&column_sums);
             let mut r = 0;
             while r < self.rows.len() {
-                let left = self.rows.len() - r;
-                let count = match left {
-                    _ if left >= D::ROWS => D::ROWS,
+                let rest = self.rows.len() - r;
+                let count = match rest {
+                    _ if rest >= D::ROWS => D::ROWS,
                     4.. => 4,
                     2.. => 2,
                     _ => 1,
@@ -110,20 +125,21 @@ where
                     let (first, vectors) = (strips.first(strip), strips.vectors(strip));
                     let n = vectors * D::LANES;
                     let row = self.part.row + r;
+                    let fours = &left[r * of.groups..];
                     match (count, vectors) {
-                        (8, 3) => tile::<D, R, 8, 3>(dot, of, row, first, &mut sums),
-                        (8, 2) => tile::<D, R, 8, 2>(dot, of, row, first, &mut sums),
-                        (8, _) => tile::<D, R, 8, 1>(dot, of, row, first, &mut sums),
-                        (6, _) => tile::<D, R, 6, 1>(dot, of, row, first, &mut sums),
-                        (4, 3) => tile::<D, R, 4, 3>(dot, of, row, first, &mut sums),
-                        (4, 2) => tile::<D, R, 4, 2>(dot, of, row, first, &mut sums),
-                        (4, _) => tile::<D, R, 4, 1>(dot, of, row, first, &mut sums),
-                        (2, 3) => tile::<D, R, 2, 3>(dot, of, row, first, &mut sums),
-                        (2, 2) => tile::<D, R, 2, 2>(dot, of, row, first, &mut sums),
-                        (2, _) => tile::<D, R, 2, 1>(dot, of, row, first, &mut sums),
-                        (_, 3) => tile::<D, R, 1, 3>(dot, of, row, first, &mut sums),
-                        (_, 2) => tile::<D, R, 1, 2>(dot, of, row, first, &mut sums),
-                        _ => tile::<D, R, 1, 1>(dot, of, row, first, &mut sums),
+                        (8, 3) => tile::<D, R, 8, 3>(dot, of, fours, first, &mut sums),
+                        (8, 2) => tile::<D, R, 8, 2>(dot, of, fours, first, &mut sums),
+                        (8, _) => tile::<D, R, 8, 1>(dot, of, fours, first, &mut sums),
+                        (6, _) => tile::<D, R, 6, 1>(dot, of, fours, first, &mut sums),
+                        (4, 3) => tile::<D, R, 4, 3>(dot, of, fours, first, &mut sums),
+                        (4, 2) => tile::<D, R, 4, 2>(dot, of, fours, first, &mut sums),
+                        (4, _) => tile::<D, R, 4, 1>(dot, of, fours, first, &mut sums),
+                        (2, 3) => tile::<D, R, 2, 3>(dot, of, fours, first, &mut sums),
+                        (2, 2) => tile::<D, R, 2, 2>(dot, of, fours, first, &mut sums),
+                        (2, _) => tile::<D, R, 2, 1>(dot, of, fours, first, &mut sums),
+                        (_, 3) => tile::<D, R, 1, 3>(dot, of, fours, first, &mut sums),
+                        (_, 2) => tile::<D, R, 1, 2>(dot, of, fours, first, &mut sums),
+                        _ => tile::<D, R, 1, 1>(dot, of, fours, first, &mut sums),
                     }
                     let mut runs = [(0, 0); WIDTH];
                     let mut found = 0;
@@ -186,8 +202,8 @@ fn columns<D: Dot, R: Right>(dot: D, of: &Product<'_, R>, first: usize, n: usize
         let bytes = of.right.step(first, n, k).get(4 * at..).unwrap_or(&[]);
         let right = right::<D, R>(dot, bytes);
         sums = match R::LEFT_SIGNED {
-            true => dot.add::<true>(sums, dot.left::<true>([1; 4]), right),
-            false => dot.add::<false>(sums, dot.left::<false>([1; 4]), right),
+            true => dot.add::<true>(sums, dot.left(D::kept::<true>([1; 4])), right),
+            false => dot.add::<false>(sums, dot.left(D::kept::<false>([1; 4])), right),
         };
     }
     dot.store(sums, to.get_mut(at..).unwrap_or_default());
@@ -198,19 +214,19 @@ fn right<D: Dot, R: Right>(dot: D, bytes: &[u8]) -> D::Right {
     if R::LEFT_SIGNED { dot.right::<false>(bytes) } else { dot.right::<true>(bytes) }
 }
 
-/// One tile: `N` rows from `row` on, `V` vectors of columns from `first` on.
+/// One tile: the `N` rows that `rows` begins with, `V` vectors of columns from `first` on.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
 fn tile<D: Dot, R: Right, const N: usize, const V: usize>(
     dot: D,
     of: &Product<'_, R>,
-    row: usize,
+    rows: &[D::Four],
     first: usize,
     to: &mut Sums,
 ) {
-    let mut left: [&[[u8; 4]]; N] = [&[]; N];
+    let mut left: [&[D::Four]; N] = [&[]; N];
     for i in 0..N {
-        left[i] = of.left[(row + i) * of.groups * 4..][..of.groups * 4].as_chunks::<4>().0;
+        left[i] = &rows[i * of.groups..][..of.groups];
     }
     let n = V * D::LANES;
     let mut sums = [[dot.zero(); V]; N];
@@ -223,8 +239,8 @@ fn tile<D: Dot, R: Right, const N: usize, const V: usize>(
         for i in 0..N {
             for j in 0..V {
                 sums[i][j] = match R::LEFT_SIGNED {
-                    true => dot.add::<true>(sums[i][j], dot.left::<true>(left[i][k]), columns[j]),
-                    false => dot.add::<false>(sums[i][j], dot.left::<false>(left[i][k]), columns[j]),
+                    true => dot.add::<true>(sums[i][j], dot.left(left[i][k]), columns[j]),
+                    false => dot.add::<false>(sums[i][j], dot.left(left[i][k]), columns[j]),
                 };
             }
         }
