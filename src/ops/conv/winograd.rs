@@ -478,10 +478,6 @@ impl Output<'_, '_, '_> {
                 } else if S::F32_LANES == GROUP {
                     self.block::<S, 8, 1>(simd, point, 0, first, at);
                     at += 1;
-                } else if groups * each - at == 3 || groups * each - at > 4 {
-                    self.block::<S, 4, 3>(simd, point, 0, first, at);
-                    self.block::<S, 4, 3>(simd, point, 4, first, at);
-                    at += 3;
                 } else {
                     self.block::<S, 4, 2>(simd, point, 0, first, at);
                     self.block::<S, 4, 2>(simd, point, 4, first, at);

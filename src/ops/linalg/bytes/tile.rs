@@ -73,20 +73,8 @@ where
     fn with<D: Dot>(self, dot: D) {
         let Part { of, strips, .. } = self.part;
         let start = of.right.elements_before(strips.first(self.part.range.0));
-        let rows_of_left = self.part.row..self.part.row + self.rows.len();
-        let bytes = &of.left[4 * of.groups * rows_of_left.start..4 * of.groups * rows_of_left.end];
-        let bytes = bytes.as_chunks::<4>().0;
-        let mut kept;
-        let left: &[D::Four] = if size_of::<D::Four>() == 4 {
-            bytemuck::cast_slice(bytes)
-        } else {
-            // Once for all columns.
-            kept = Scratch::new(bytes.len());
-            for (kept, four) in kept.iter_mut().zip(bytes) {
-                *kept = if R::LEFT_SIGNED { D::kept::<true>(*four) } else { D::kept::<false>(*four) };
-            }
-            &kept
-        };
+        let as_bytes = size_of::<D::Four>() == 4;
+        let mut kept = Scratch::<D::Four>::new(if as_bytes { 0 } else { D::ROWS.max(4) * of.groups });
         let own = of.around.left_zeros.iter().any(|zero| *zero != 0) && of.right.column_sums().is_none();
         let mut sums: Sums = [[0; WIDTH]; ROWS];
         let mut column_sums = Vec::new();
@@ -121,11 +109,21 @@ where
                     _ => 1,
                 };
                 let Some(rows) = self.rows.get_mut(r..r + count) else { return };
+                let bytes = &of.left[4 * of.groups * (self.part.row + r)..][..4 * of.groups * count];
+                let bytes = bytes.as_chunks::<4>().0;
+                let fours: &[D::Four] = if as_bytes {
+                    bytemuck::cast_slice(bytes)
+                } else {
+                    // Once for all of these columns.
+                    for (kept, four) in kept.iter_mut().zip(bytes) {
+                        *kept = if R::LEFT_SIGNED { D::kept::<true>(*four) } else { D::kept::<false>(*four) };
+                    }
+                    &kept
+                };
                 for strip in done..end {
                     let (first, vectors) = (strips.first(strip), strips.vectors(strip));
                     let n = vectors * D::LANES;
                     let row = self.part.row + r;
-                    let fours = &left[r * of.groups..];
                     match (count, vectors) {
                         (8, 3) => tile::<D, R, 8, 3>(dot, of, fours, first, &mut sums),
                         (8, 2) => tile::<D, R, 8, 2>(dot, of, fours, first, &mut sums),
