@@ -2,7 +2,7 @@
 
 use super::matrix::Matrices;
 use super::scaled::{MaskSteps, Scaled, Sink};
-use crate::backend::DeviceKind;
+use crate::backend::{DeviceInfo, DeviceKind};
 use crate::dtype::DType;
 use crate::kernel::codes::attention::{self, Stage};
 use crate::kernel::codes::{attention_split, attention_tile, attention_vector};
@@ -234,7 +234,7 @@ pub(super) fn lower_scaled(
         let grid = grid_1d(matrices.groups as u64, 1, max_x);
         return lower.dispatch(matrices.kernel, &spec, &args, &params(s, matrices.groups), grid);
     }
-    let (own, cols) = tile(s, lower.processors());
+    let (own, cols) = tile(s, lower.device(), lower.processors());
     let kernel = variants::AttentionTile { t, own: own as u32, cols: cols as u32, bool_mask }.id()?;
     let groups = tiles(s, own, cols);
     let params = params(s, groups);
@@ -243,10 +243,15 @@ pub(super) fn lower_scaled(
 
 /// The queries of an invocation of `attention_tile.comp` and the elements of a value of its work-groups. Small ones waste less
 /// on few queries, and keep more processors busy.
-fn tile(s: &Scaled, processors: usize) -> (usize, usize) {
+fn tile(s: &Scaled, device: &DeviceInfo, processors: usize) -> (usize, usize) {
+    /// Lanes of all subgroups of devices that have registers for eight queries. Of AMD's, GCN would keep one subgroup of them on
+    /// each SIMD, and Mesa 22.3 puts them in memory on RDNA3.
+    const LANES: u32 = 32;
     let cols = if s.v_head <= 64 { 64 } else { 128 };
     let enough = |own: &usize| {
-        s.q_len > own / 2 * attention_tile::DOWN && tiles(s, *own, cols) >= own / 4 * processors
+        let registers = *own < 8 || device.subgroup_range == [LANES; 2];
+        let fills = tiles(s, *own, cols) >= own / 4 * processors;
+        registers && fills && s.q_len > own / 2 * attention_tile::DOWN
     };
     ([8, 4].into_iter().find(enough).unwrap_or(2), cols)
 }

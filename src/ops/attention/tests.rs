@@ -343,13 +343,17 @@ fn devices_attend_in_tiles() {
     use crate::ops::testing::{Check, devices, no_texels};
     fn one(info: &mut DeviceInfo) {
         no_texels(info);
-        info.processors = Some(1);
+        (info.processors, info.subgroup_range) = (Some(1), [32; 2]);
     }
     fn many(info: &mut DeviceInfo) {
-        no_texels(info);
+        one(info);
         info.processors = Some(1000);
     }
-    let sizes: [(_, _, fn(&mut DeviceInfo), _); 7] = [
+    fn wide(info: &mut DeviceInfo) {
+        one(info);
+        info.subgroup_range = [32, 64];
+    }
+    let sizes: [(_, _, fn(&mut DeviceInfo), _); 8] = [
         (9, 20, one, "_small_narrow"),
         (9, 72, one, "_small"),
         (30, 64, one, "_half_narrow"),
@@ -357,6 +361,7 @@ fn devices_attend_in_tiles() {
         (70, 64, one, "_narrow"),
         (70, 140, one, ""),
         (70, 20, many, "_small_narrow"),
+        (70, 64, wide, "_half_narrow"),
     ];
     for (queries, elements, change, form) in sizes {
         let of = |shape: &[usize], seed| Some(tensor_of(shape, &values(shape.iter().product(), seed), |v| v));

@@ -84,6 +84,10 @@ impl Job {
         let Some(id) = self.id else { return true };
         let info = id.info();
         match info.family {
+            // Tiles of 64 queries are for devices whose subgroups all have 32 lanes, which AMD's are not.
+            "attention" if info.name.starts_with("attention_tile") => {
+                ["_half", "_small"].iter().any(|size| info.name.contains(size))
+            }
             "attention" | "conv" | "pointwise" => true,
             // Determinants are no products.
             "linalg" => !info.name.starts_with("det"),
