@@ -142,3 +142,45 @@ impl Operator for GatherElements {
         lower.dispatch_1d(kernel, &constants, &args, &p, n)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Tensor;
+    use crate::kernel::NativeArg;
+    use crate::ops::test_util::{facts, run_cpu};
+
+    fn picked(x: &[i32], indices: &[i64]) -> Result<(), KernelError> {
+        let op = GatherElements { axis: 0 };
+        let all = [Tensor::new([x.len()], x).unwrap(), Tensor::new([indices.len()], indices).unwrap()];
+        let cx = facts(&op, &all.clone().map(Some), 1).unwrap();
+        let mut y = vec![0i32; indices.len()];
+        let [x, indices] = all.each_ref().map(|tensor| NativeArg::Read(tensor.bytes()));
+        let mut args = [x, indices, NativeArg::Write(bytemuck::cast_slice_mut(&mut y))];
+        op.cpu(&cx).unwrap().call(&mut NativeArgs::new(&mut args, &[]))
+    }
+
+    /// Of both types, counted from both ends, and one that is out of range in any part of a line.
+    #[test]
+    fn lines_of_any_length_are_picked_from() {
+        for len in [1, 255, 256, 257, 1000] {
+            let x: Vec<i32> = (0..7).map(|i| i * 11).collect();
+            let long: Vec<i64> = (0..len).map(|i| i * 5 % 14 - 7).collect();
+            let short: Vec<i32> = long.iter().map(|i| *i as i32).collect();
+            let want: Vec<i64> = long.iter().map(|i| i.rem_euclid(7) * 11).collect();
+            let run = |indices: Tensor| {
+                run_cpu(&GatherElements { axis: 0 }, &[Some(Tensor::new([7], &x).unwrap()), Some(indices)], 1)
+            };
+            let n = len as usize;
+            for indices in [Tensor::new([n], &long).unwrap(), Tensor::new([n], &short).unwrap()] {
+                assert_eq!(run(indices).unwrap()[0].to_i64s().unwrap(), want, "{len}");
+            }
+            let mut wrong = long;
+            wrong[n - 1] = 7;
+            let error = picked(&x, &wrong).unwrap_err();
+            assert!(
+                matches!(&error, KernelError::Value { what } if what.starts_with("index 7 is out of range"))
+            );
+        }
+    }
+}

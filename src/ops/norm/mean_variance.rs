@@ -32,6 +32,8 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
 struct Groups {
     bases: Vec<usize>,
     offsets: Vec<usize>,
+    /// Whether each group is neighbouring elements, and the next one follows it.
+    rows: bool,
 }
 
 impl MeanVarianceNormalization {
@@ -90,7 +92,10 @@ impl MeanVarianceNormalization {
                     .collect()
             })
         };
-        Ok(Groups { bases: places(false), offsets: places(true) })
+        let (bases, offsets) = (places(false), places(true));
+        let steps = |places: &[usize], step: usize| places.iter().enumerate().all(|(i, at)| i * step == *at);
+        let rows = steps(&offsets, 1) && steps(&bases, offsets.len());
+        Ok(Groups { bases, offsets, rows })
     }
 }
 
@@ -152,12 +157,11 @@ fn row<T: Real>(x: &[T], y: &mut [T]) {
 
 impl RealKernel for Run {
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
-        let Groups { bases, offsets } = &self.groups;
+        let Groups { bases, offsets, rows } = &self.groups;
         let (y, inputs) = io.output(0, bases.len() * offsets.len())?;
         let x = inputs.get(0, y.len())?;
         let count = T::from_f64(offsets.len() as f64);
-        let is_row = offsets.iter().enumerate().all(|(i, offset)| i == *offset);
-        if is_row && bases.iter().enumerate().all(|(i, base)| i * offsets.len() == *base) && !y.is_empty() {
+        if *rows && !y.is_empty() {
             let len = offsets.len();
             par::rows(y, len, 4 * x.len(), |i, y| row(&x[i * len..][..len], y));
             return Ok(());
