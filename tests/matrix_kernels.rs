@@ -440,8 +440,9 @@ fn convolutions_are_those_of_the_native_function() {
         strides: strides.to_vec(),
         ..WindowAttrs::default()
     };
-    let forms: [([usize; 4], [usize; 4], usize, [i64; 2]); 9] = [
+    let forms: [([usize; 4], [usize; 4], usize, [i64; 2]); 10] = [
         ([1, 20, 78, 62], [16, 20, 3, 3], 1, [1, 1]),
+        ([1, 60, 23, 30], [24, 60, 3, 3], 1, [1, 1]),
         ([2, 17, 46, 62], [30, 17, 3, 3], 1, [1, 1]),
         ([1, 12, 47, 62], [70, 12, 3, 3], 1, [1, 1]),
         ([1, 40, 48, 64], [36, 20, 3, 3], 2, [1, 1]),
@@ -466,7 +467,8 @@ fn convolutions_are_those_of_the_native_function() {
         check(Arc::new(Conv { summed: true, ..op }), &inputs, &format!("{x:?} * {w:?} + z"), &context);
     }
     let seen = seen.lock().unwrap();
-    for name in ["matrix_f16", "matrix_f16_small", "patch_f16_16", "patch_f16_32", "patch_f16_64"] {
+    let patches = ["patch_f16_16", "patch_f16_32", "patch_f16_32_deep", "patch_f16_64"];
+    for name in ["matrix_f16", "matrix_f16_small"].into_iter().chain(patches) {
         assert!(seen.contains(&format!("conv_{name}")), "{name} of {seen:?}");
     }
     assert_eq!(context.validation_messages(), Vec::<String>::new());

@@ -1,9 +1,11 @@
 // Convolution of 3 x 3 taps, stride 1, of float16 by cooperative matrices of 16 x 16 x 16, summed in float32: a work-group of four
-// subgroups reads a patch of the input with its border once for all taps. 64 output channels of 8 rows of 16 elements, a
-// subgroup 32 of 4 rows, or 32 or 16 of 16 rows, a subgroup of 4. Weights are packed as those of conv_matrix.comp.
-// variant: f16_64  T=f16 EXT_FLOAT16 CHANNELS=64
-// variant: f16_32  T=f16 EXT_FLOAT16 CHANNELS=32
-// variant: f16_16  T=f16 EXT_FLOAT16 CHANNELS=16
+// subgroups reads a patch of the input with its border once for all taps, and the weights of one tap at a time. It makes 64, 32 or
+// 16 output channels of 8 rows of 16 elements, a subgroup 2 of the rows. Weights are packed as [group][kh][kw][ic][channels],
+// channels rounded up to eights.
+// variant: f16_64       T=f16 EXT_FLOAT16 CHANNELS=64 DEPTH=16
+// variant: f16_32       T=f16 EXT_FLOAT16 CHANNELS=32 DEPTH=16
+// variant: f16_32_deep  T=f16 EXT_FLOAT16 CHANNELS=32 DEPTH=32
+// variant: f16_16       T=f16 EXT_FLOAT16 CHANNELS=16 DEPTH=16
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_EXT_control_flow_attributes : require
@@ -19,111 +21,118 @@ LOCAL_SIZE(0, 128);               // all subgroups
 #include "large_tiles.glsl"
 
 layout(set = 0, binding = 0, std430) readonly buffer X { float16_t x[]; };
-layout(set = 0, binding = 1, std430) readonly buffer W { uvec2 w[]; };
+layout(set = 0, binding = 1, std430) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
 layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
 #define SUMMAND 4
 #include "summand.glsl"
 
-#if CHANNELS == 64
-const uint LINES = 8u;   // rust: rows of elements of a tile of 64 channels
-const uint SUBS_DOWN = 2u;
-#else
-const uint LINES = 16u;  // rust MORE_LINES: rows of elements of a tile of fewer channels
-const uint SUBS_DOWN = 1u;
-#endif
+const uint LINES = 8u;    // rust: rows of elements of a tile
 const uint ACROSS = 16u;  // rust: elements of a row of a tile
-const uint DEPTH = 16u;   // rust: input channels that a step sums
 const uint SUBS = 4u;     // rust: subgroups for a tile
-#if CHANNELS == 16
-#define SUB_ROWS 1
-#else
-#define SUB_ROWS 2
-#endif
-#define SUB_COLS 4
+const uint SUB_ROWS = uint(CHANNELS) / 16u;
+const uint SUB_COLS = LINES / SUBS;
 const uint THREADS = gl_WorkGroupSize.x;
 const uint TAPS = 9u;
 // Elements of a row of the patch, and of all of it.
 const uint WIDTH = ACROSS + 2u;
 const uint PIXELS = (LINES + 2u) * WIDTH;
-const uint W_QUADS = uint(CHANNELS) / 4u;
-const uint W_LOADS = (TAPS * DEPTH * W_QUADS + THREADS - 1u) / THREADS;
-const uint X_LOADS = (PIXELS * DEPTH / 4u + THREADS - 1u) / THREADS;
-// Quads from one depth of the weights to the next, and from one element of the patch to the next; the padding keeps
+// Groups of eight channels: of the weights at one depth, of a tap's weights and of the patch.
+const uint W_ROW = uint(CHANNELS) / 8u;
+const uint W_ALL = uint(DEPTH) * W_ROW;
+const uint X_ALL = PIXELS * uint(DEPTH) / 8u;
+const uint W_LOADS = (W_ALL + THREADS - 1u) / THREADS;
+const uint X_LOADS = (X_ALL + THREADS - 1u) / THREADS;
+// Groups from one depth of the weights to the next, and from one element of the patch to the next; the padding keeps
 // those of one column in different banks.
-const uint W_LINE = W_QUADS + 2u;
-const uint X_LINE = DEPTH / 4u + 2u;
-const uint W_SIZE = TAPS * DEPTH * W_LINE;
+const uint W_LINE = W_ROW + 1u;
+const uint X_LINE = uint(DEPTH) / 8u + 1u;
+const uint W_SIZE = uint(DEPTH) * W_LINE;
 const uint X_SIZE = PIXELS * X_LINE;
 // Sums leave in blocks of 16 lines of 16 float32 and a padding of 4.
-const uint LINE = 10u;
+const uint LINE = 5u;
 
-// Weights and the patch; after the last step, a block of sums for every subgroup.
-shared uvec2 tile[max(W_SIZE + X_SIZE, SUBS * 16u * LINE)];
-#define TILE_HALVES 4u
+// The weights of a tap and the patch; after the last step, a block of sums for every subgroup. Little of it, so that several
+// work-groups share a processor.
+shared uvec4 tile[max(W_SIZE + X_SIZE, SUBS * 16u * LINE)];
+#define TILE_HALVES 8u
 #include "matrix.glsl"
 
-// The words that one step loads before it fills the tiles: a compiler may give each half a register.
-uvec2 w_next[W_LOADS];
-uvec2 x_next[X_LOADS];
+// What is loaded before it fills the tiles: weights of a step and of the two after it, and the patch of the next channels. As it
+// was read: what is done with it waits for it, so that is done when the tiles are filled.
+uvec4 w_next[3][W_LOADS];
+float16_t x_next[X_LOADS][8];
 // Where the elements that this invocation loads begin; negative outside the input.
 int x_from[X_LOADS];
 
-// Number `i` of the quads of the patch that this invocation loads: (element, quad of channels).
-uvec2 place(uint i)
+// Number `i` of the groups that this invocation loads: of the patch (element, group of channels), and of a tap's weights
+// (group of channels, depth).
+uvec2 x_place(uint i)
 {
     uint at = gl_LocalInvocationIndex + i * THREADS;
     return uvec2(at % PIXELS, at / PIXELS);
 }
 
-uvec2 words(f16vec4 v)
+uvec2 w_place(uint i)
 {
-    return uvec2(packFloat2x16(v.xy), packFloat2x16(v.zw));
+    uint at = gl_LocalInvocationIndex + i * THREADS;
+    return uvec2(at % W_ROW, at / W_ROW);
 }
 
-// Loads the quads of `channel` and those after it; `w_first` is the first of the weights of this invocation's quad.
-void load(uint channel, uint w_first, bool w_inside, int in_plane)
+// Loads the weights of `channel` and those after it of the tap whose weights begin at `first`, as number `ahead`. What is not
+// there is read as the last that is.
+void load_weights(uint ahead, uint channel, uint first)
 {
-    uint w_row = (p.oc + 3u) / 4u;
+    uint row = (p.oc + 7u) / 8u;
     [[unroll]] for (uint i = 0u; i < W_LOADS; ++i) {
-        uint line = gl_LocalInvocationIndex / W_QUADS + i * (THREADS / W_QUADS);
-        uint depth = channel + line % DEPTH;
-        bool there = w_inside && line < TAPS * DEPTH && depth < p.ic;
-        uvec2 v = w[there ? w_first + (line / DEPTH * p.ic + depth) * w_row : 0u];
-        w_next[i] = there ? v : uvec2(0u);
+        uvec2 at = w_place(i);
+        uint group = min(gl_WorkGroupID.y * W_ROW + at.x, row - 1u);
+        w_next[ahead][i] = w[first + min(channel + at.y, p.ic - 1u) * row + group];
     }
+}
+
+// Channels of the input that are not there have weights of 0; nothing takes the sums of those of the output.
+void put_weights(uint ahead, uint channel)
+{
+    [[unroll]] for (uint i = 0u; i < W_LOADS; ++i) {
+        uvec2 at = w_place(i);
+        if (at.y < uint(DEPTH)) {
+            tile[at.y * W_LINE + at.x] = channel + at.y < p.ic ? w_next[ahead][i] : uvec4(0u);
+        }
+    }
+}
+
+// Loads the patch of `channel` and those after it. What is not there is read as something that is.
+void load_patch(uint channel, int in_plane)
+{
     [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
-        uint first = channel + 4u * place(i).y;
-        f16vec4 v;
+        uint first = channel + 8u * x_place(i).y;
+        int from = max(x_from[i], 0);
+        [[unroll]] for (uint q = 0u; q < 8u; ++q) {
+            x_next[i][q] = x[from + int(min(first + q, p.ic - 1u)) * in_plane];
+        }
+    }
+}
+
+void put_patch(uint channel)
+{
+    [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
+        uvec2 at = x_place(i);
+        uvec4 words;
         [[unroll]] for (uint q = 0u; q < 4u; ++q) {
-            bool there = x_from[i] >= 0 && first + q < p.ic;
-            float16_t one = x[there ? x_from[i] + int(first + q) * in_plane : 0];
-            v[q] = there ? one : float16_t(0.0);
+            uvec2 k = channel + 8u * at.y + uvec2(2u * q, 2u * q + 1u);
+            f16vec2 pair = f16vec2(x_next[i][2u * q], x_next[i][2u * q + 1u]);
+            words[q] = packFloat2x16(mix(f16vec2(0.0), pair, lessThan(k, uvec2(x_from[i] >= 0 ? p.ic : 0u))));
         }
-        x_next[i] = words(v);
-    }
-}
-
-void put()
-{
-    [[unroll]] for (uint i = 0u; i < W_LOADS; ++i) {
-        uint line = gl_LocalInvocationIndex / W_QUADS + i * (THREADS / W_QUADS);
-        if (line < TAPS * DEPTH) {
-            tile[line * W_LINE + gl_LocalInvocationIndex % W_QUADS] = w_next[i];
-        }
-    }
-    [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
-        uvec2 at = place(i);
-        if (at.y < DEPTH / 4u) {
-            tile[W_SIZE + at.x * X_LINE + at.y] = x_next[i];
+        if (at.y < uint(DEPTH) / 8u) {
+            tile[W_SIZE + at.x * X_LINE + at.y] = words;
         }
     }
 }
 
 float sum_at(uint first, uint line, uint n)
 {
-    uvec2 pair = tile[first + line * LINE + n / 2u];
-    return uintBitsToFloat(n % 2u == 0u ? pair.x : pair.y);
+    return uintBitsToFloat(tile[first + line * LINE + n / 4u][n % 4u]);
 }
 
 // Writes the block of sums at `first`, whose first are of `channel` and `element`, in row `line`.
@@ -148,79 +157,93 @@ void leave(uint first, uint channel, uint line, uint element)
 #define LEAVE(I, J)                                                                             \
     coopMatStore(sums[I][J], tile, first, LINE, ROW_MAJOR);                                     \
     wait_for_sums(false);                                                                       \
-    leave(first, first_channel + sub_row + 16u * I, first_line + sub_line + J, first_element);  \
+    leave(first, first_channel + 16u * I, first_line + sub_line + J, first_element);            \
     wait_for_sums(false);
 
 void main()
 {
-    uint t = gl_LocalInvocationIndex;
     uint group = gl_WorkGroupID.z % p.groups;
     uint image = gl_WorkGroupID.z / p.groups;
     uint patches = (p.ow + ACROSS - 1u) / ACROSS;
     uint first_channel = gl_WorkGroupID.y * uint(CHANNELS);
     uint first_element = gl_WorkGroupID.x % patches * ACROSS;
     uint first_line = gl_WorkGroupID.x / patches * LINES;
-    uint sub_row = SUBGROUP % SUBS_DOWN * (16u * SUB_ROWS);
-    uint sub_line = SUBGROUP / SUBS_DOWN * SUB_COLS;
+    uint sub_line = SUBGROUP * SUB_COLS;
 
     int in_plane = p.ih * p.iw;
     int x_first = int((image * p.groups + group) * p.ic) * in_plane;
     [[unroll]] for (uint i = 0u; i < X_LOADS; ++i) {
-        uvec2 at = place(i);
+        uvec2 at = x_place(i);
         int v = int(first_line + at.x / WIDTH) - p.ph;
         int u = int(first_element + at.x % WIDTH) - p.pw;
-        bool inside = at.y < DEPTH / 4u && uint(v) < uint(p.ih) && uint(u) < uint(p.iw);
+        bool inside = at.y < uint(DEPTH) / 8u && uint(v) < uint(p.ih) && uint(u) < uint(p.iw);
         x_from[i] = inside ? x_first + v * p.iw + u : -1;
     }
-    uint w_row = (p.oc + 3u) / 4u;
-    uint w_quad = first_channel / 4u + t % W_QUADS;
-    uint w_first = group * TAPS * p.ic * w_row + w_quad;
-
     SUMS sums[SUB_ROWS][SUB_COLS];
     [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
         [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
             sums[i][j] = NO_SUMS;
         }
     }
-    uint steps = (p.ic + DEPTH - 1u) / DEPTH;
-    // Every turn loads one step and sums the step before it.
-    for (uint s = 0u; s <= steps; ++s) {
-        if (s < steps) {
-            load(s * DEPTH, w_first, w_quad < w_row, in_plane);
-        }
-        if (s > 0u) {
-            [[unroll]] for (uint tap = 0u; tap < TAPS; ++tap) {
-                LEFT left[SUB_ROWS];
-                [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
-                    uint from = tap * DEPTH * W_LINE + (sub_row + 16u * i) / 4u;
-                    coopMatLoad(left[i], tile, from, W_LINE, COLUMN_MAJOR);
+
+    uint of_tap = p.ic * ((p.oc + 7u) / 8u);
+    uint w_first = group * TAPS * of_tap;
+    load_weights(0u, 0u, w_first);
+    load_patch(0u, in_plane);
+    load_weights(1u, 0u, w_first + of_tap);
+    put_weights(0u, 0u);
+    put_patch(0u);
+    barrier();
+    for (uint channel = 0u; channel < p.ic; channel += uint(DEPTH)) {
+        bool more = channel + uint(DEPTH) < p.ic;
+        for (uint kh = 0u; kh < 3u; ++kh) {
+            // Every turn loads the weights of the tap after the next one; the indices are literals.
+            [[unroll]] for (uint kw = 0u; kw < 3u; ++kw) {
+                uint tap = 3u * kh + kw + 2u;
+                if (tap < TAPS) {
+                    load_weights((kw + 2u) % 3u, channel, w_first + tap * of_tap);
+                } else if (more) {
+                    load_weights((kw + 2u) % 3u, channel + uint(DEPTH), w_first + (tap - TAPS) * of_tap);
                 }
-                [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
-                    RIGHT right;
-                    uint from = W_SIZE + ((sub_line + j + tap / 3u) * WIDTH + tap % 3u) * X_LINE;
-                    coopMatLoad(right, tile, from, X_LINE, COLUMN_MAJOR);
+                if (more && kh == 0u && kw == 1u) {
+                    load_patch(channel + uint(DEPTH), in_plane);
+                }
+                [[unroll]] for (uint k = 0u; k < uint(DEPTH); k += 16u) {
+                    LEFT left[SUB_ROWS];
                     [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
-                        sums[i][j] = coopMatMulAdd(left[i], right, sums[i][j]);
+                        coopMatLoad(left[i], tile, k * W_LINE + 2u * i, W_LINE, COLUMN_MAJOR);
+                    }
+                    [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
+                        RIGHT right;
+                        uint from = W_SIZE + ((sub_line + j + kh) * WIDTH + kw) * X_LINE + k / 8u;
+                        coopMatLoad(right, tile, from, X_LINE, COLUMN_MAJOR);
+                        [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
+                            sums[i][j] = coopMatMulAdd(left[i], right, sums[i][j]);
+                        }
                     }
                 }
+                barrier();
+                bool last = kh == 2u && kw == 2u;
+                put_weights((kw + 1u) % 3u, last ? channel + uint(DEPTH) : channel);
+                if (more && last) {
+                    put_patch(channel + uint(DEPTH));
+                }
+                barrier();
             }
-            barrier();
         }
-        if (s < steps) {
-            put();
-        }
-        barrier();
     }
 
     uint first = SUBGROUP * 16u * LINE;
     LEAVE(0u, 0u)
     LEAVE(0u, 1u)
-    LEAVE(0u, 2u)
-    LEAVE(0u, 3u)
-#if SUB_ROWS > 1
+#if CHANNELS > 16
     LEAVE(1u, 0u)
     LEAVE(1u, 1u)
-    LEAVE(1u, 2u)
-    LEAVE(1u, 3u)
+#endif
+#if CHANNELS > 32
+    LEAVE(2u, 0u)
+    LEAVE(2u, 1u)
+    LEAVE(3u, 0u)
+    LEAVE(3u, 1u)
 #endif
 }

@@ -64,15 +64,15 @@ uvec2 b_place(uint i)
     return uvec2(i / (DEPTH / 16u), i % (DEPTH / 16u) * 2u);
 }
 
-// Reads one step. Lines beyond the last are read as the last: nothing takes their sums. Beyond the end of k, A is zero.
+// Reads one step. Lines beyond the last are read as the last: nothing takes their sums. What is done with what was read waits for
+// it, so that is done when the tiles are filled.
 void load(uint k0, uint row, uint col)
 {
     [[unroll]] for (uint i = 0u; i < A_LOADS; ++i) {
         uint word = gl_LocalInvocationIndex + i * THREADS;
         uvec2 at = a_place(min(word, A_WORDS - 1u));
         uint k = k0 + at.y * 8u;
-        uvec4 v = a[(min(row + at.x, p.m - 1u) * p.k + min(k, p.k - 8u)) / 8u];
-        a_next[i] = k < p.k ? v : uvec4(0u);
+        a_next[i] = a[(min(row + at.x, p.m - 1u) * p.k + min(k, p.k - 8u)) / 8u];
     }
     [[unroll]] for (uint i = 0u; i < B_LOADS; ++i) {
         uint run = gl_LocalInvocationIndex + i * THREADS;
@@ -81,13 +81,14 @@ void load(uint k0, uint row, uint col)
     }
 }
 
-void put()
+// Fills the tiles with the step that begins at `k0`. Beyond the end of k, A is zero.
+void put(uint k0)
 {
     [[unroll]] for (uint i = 0u; i < A_LOADS; ++i) {
         uint word = gl_LocalInvocationIndex + i * THREADS;
         if (word < A_WORDS) {
             uvec2 at = a_place(word);
-            tile[at.x * LINE + at.y] = a_next[i];
+            tile[at.x * LINE + at.y] = k0 + at.y * 8u < p.k ? a_next[i] : uvec4(0u);
         }
     }
     [[unroll]] for (uint i = 0u; i < B_LOADS; ++i) {
@@ -143,7 +144,7 @@ void main()
         }
     }
     load(0u, row, col);
-    put();
+    put(0u);
     barrier();
     // Every turn loads one step and sums the step before it.
     for (uint k0 = DEPTH; k0 < p.k + DEPTH; k0 += DEPTH) {
@@ -168,7 +169,7 @@ void main()
         }
         barrier();
         if (k0 < p.k) {
-            put();
+            put(k0);
         }
         barrier();
     }

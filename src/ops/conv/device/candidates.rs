@@ -32,7 +32,7 @@ enum Method {
     },
     /// One product of matrices.
     Product(Box<Product>),
-    /// Cooperative matrices that read a patch of the input for all taps; only where the model of the device takes them.
+    /// Cooperative matrices that read a patch of the input for all taps.
     Patches(Patches),
     /// Wide tiles, or cooperative matrices.
     Wide(Wide),
@@ -157,6 +157,7 @@ impl Target<'_> {
             all.extend(ROW_LOCALS.map(|local| Method::Rows { local }));
         }
         all.extend(self.product(c).filter(Product::is_indexable).map(|p| Method::Product(Box::new(p))));
+        all.extend(self.all_patches(c, lower).into_iter().map(Method::Patches));
         all.extend(self.all_wide(c, lower).into_iter().map(Method::Wide));
         let kernels = self.tile_kernels(c).into_iter().flatten();
         let tiles = [TILE, SMALL_TILE].into_iter().zip(kernels);

@@ -21,6 +21,10 @@ const MIN_MATRIX: usize = 16;
 /// The least input channels: those of one tap are summed in steps of 8, by cooperative matrices of 32.
 const MIN_CHANNELS: [usize; 2] = [8, 16];
 
+/// Multiply-adds for each processor from which large tiles are faster however few they are: parts of their sums keep the
+/// processors busy. Measured on an H100.
+const MUCH: usize = 5 << 20;
+
 /// A kernel of wide tiles or of cooperative matrices, and its additional constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Wide {
@@ -127,7 +131,8 @@ impl Target<'_> {
     pub(super) fn wide(&self, c: &Plain, lower: &Lowering<'_>) -> Option<Wide> {
         let plane = c.plane();
         let groups = plane.div_ceil(TILE[1]) * c.oc.div_ceil(TILE[0]) * c.batch * c.groups;
-        let few = lower.few_wide(groups);
+        let products = (c.oc * plane * c.batch * c.groups).saturating_mul(c.depth());
+        let few = lower.few_wide(groups) && products / lower.processors() < MUCH;
         let sizes = ([c.oc, plane, c.batch * c.groups], if c.is_whole() { c.depth() } else { 0 });
         let fits = c.oc.min(plane) >= MIN_TILE
             && !wastes(TILE[0], [c.oc, plane])
@@ -147,7 +152,7 @@ impl Target<'_> {
 
     /// Emits `c`.
     pub(super) fn wide_tiles(&self, c: &Plain, wide: &Wide, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let weights = self.channels_innermost(c, lower)?;
+        let weights = self.channels_innermost(c, 4, lower)?;
         let mut spec = self.large_tiles(c);
         spec.extend(wide.local.map(|threads| (spec::conv_matrix::LOCAL_SIZE_X, threads)));
         let [channels, elements] = wide.tile;
@@ -168,9 +173,14 @@ impl Target<'_> {
         ]
     }
 
-    /// The weights as `[group][kd][kh][kw][ic][channels]`, channels rounded up to fours.
-    pub(super) fn channels_innermost(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
-        let pack = self.pack(c, c.oc.next_multiple_of(4));
+    /// The weights as `[group][kd][kh][kw][ic][channels]`, channels rounded up to a multiple.
+    pub(super) fn channels_innermost(
+        &self,
+        c: &Plain,
+        multiple: usize,
+        lower: &mut Lowering<'_>,
+    ) -> Result<Operand, OpError> {
+        let pack = self.pack(c, c.oc.next_multiple_of(multiple));
         // The layout's four axes in another order.
         let [kd, kh, kw] = pack.taps;
         let [sd, sh, sw] = pack.tap_strides;
