@@ -37,11 +37,8 @@ layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 
 #include "slices.glsl"
 
-// What the next step needs, as it was read, and a bit for each that is there: what is done with it waits for it.
 float w_next[LOADS];
 float x_next[LOADS];
-uint w_there;
-uint x_there;
 
 // The input that the element at (u, v, z) of the first tap has at depth `k`; negative where it is outside.
 int tapped(uint k, ivec3 first)
@@ -59,18 +56,16 @@ int tapped(uint k, ivec3 first)
 void load(uint k0, uint depth, uint channels, uint w_first, uint element, uint plane, ivec3 first, int x_first)
 {
     uint t = gl_LocalInvocationIndex;
-    w_there = 0u;
-    x_there = 0u;
     [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
         uvec2 at = place(true, t + i * THREADS);
         bool inside = k0 + at.y < depth && at.x < channels;
-        w_next[i] = float(w[inside ? w_first + at.x * depth + k0 + at.y : 0u]);
-        w_there |= uint(inside) << i;
+        float v = float(w[inside ? w_first + at.x * depth + k0 + at.y : 0u]);
+        w_next[i] = inside ? v : 0.0;
         uint k = k0 + place(false, t + i * THREADS).y;
         int from = POINTWISE != 0u ? int(k * plane + element) : tapped(k, first);
         inside = k < depth && element < plane && from >= 0;
-        x_next[i] = float(x[inside ? x_first + from : 0]);
-        x_there |= uint(inside) << i;
+        v = float(x[inside ? x_first + from : 0]);
+        x_next[i] = inside ? v : 0.0;
     }
 }
 
@@ -78,8 +73,8 @@ void put()
 {
     uint t = gl_LocalInvocationIndex;
     [[unroll]] for (uint i = 0u; i < LOADS; ++i) {
-        put_a(place(true, t + i * THREADS), (w_there >> i & 1u) != 0u ? w_next[i] : 0.0);
-        put_b(place(false, t + i * THREADS), (x_there >> i & 1u) != 0u ? x_next[i] : 0.0);
+        put_a(place(true, t + i * THREADS), w_next[i]);
+        put_b(place(false, t + i * THREADS), x_next[i]);
     }
 }
 

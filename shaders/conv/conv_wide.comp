@@ -56,7 +56,7 @@ void main()
     int v0 = int(element / p.ow % p.oh) * p.sh - p.ph;
     int u0 = int(element % p.ow) * p.sw - p.pw;
     int in_plane = p.id * p.ih * p.iw;
-    int x_first = int((image * p.groups + group) * p.ic) * in_plane;
+    int x_first = (int((image * p.groups + group) * p.ic + x_depth)) * in_plane;
     uint w_row = (p.oc + 3u) / 4u;
     bool w_inside = first_channel / 4u + t % 32u < w_row;
     uint w_at = group * p.kd * p.kh * p.kw * p.ic * w_row + first_channel / 4u + t % 32u;
@@ -76,24 +76,22 @@ void main()
     w_at += tap * p.ic * w_row;
     // Every turn loads one step and sums the step before it.
     for (uint s = part.x; s <= part.y; ++s) {
-        vec4 w_next;
-        vec4 x_next;
-        bool w_there = false;
-        uint x_channels = 0u;  // of the four that are there
-        // All are loaded: loads in branches wait for one another. What is not there is left out when the tiles are filled.
+        vec4 w_next = vec4(0.0);
+        vec4 x_next = vec4(0.0);
         if (s < part.y) {
-            w_there = w_inside && channel + w_depth < p.ic;
-            w_next = vec4(w[w_there ? w_at + (channel + w_depth) * w_row : 0u]);
+            if (w_inside && channel + w_depth < p.ic) {
+                w_next = vec4(w[w_at + (channel + w_depth) * w_row]);
+            }
             int z = z0 + int(kd) * p.dd;
             int v = v0 + int(kh) * p.dh;
             int u = u0 + int(kw) * p.dw;
-            bool inside =
-                element < plane && uint(z) < uint(p.id) && uint(v) < uint(p.ih) && uint(u) < uint(p.iw);
-            int at = x_first + (inside ? (z * p.ih + v) * p.iw + u : 0);
-            uint first = channel + x_depth;
-            x_channels = inside && first < p.ic ? p.ic - first : 0u;
-            [[unroll]] for (uint q = 0u; q < 4u; ++q) {
-                x_next[q] = float(x[at + int(min(first + q, p.ic - 1u)) * in_plane]);
+            if (element < plane && uint(z) < uint(p.id) && uint(v) < uint(p.ih) && uint(u) < uint(p.iw)) {
+                int at = x_first + int(channel) * in_plane + (z * p.ih + v) * p.iw + u;
+                [[unroll]] for (uint q = 0u; q < 4u; ++q) {
+                    if (channel + x_depth + q < p.ic) {
+                        x_next[q] = float(x[at + int(q) * in_plane]);
+                    }
+                }
             }
             channel += DEPTH;
             if (channel >= p.ic) {
@@ -125,9 +123,9 @@ void main()
             }
         }
         uint next = s & 1u;
-        w_tile[next][w_depth][t % 32u] = w_there ? w_next : vec4(0.0);
+        w_tile[next][w_depth][t % 32u] = w_next;
         [[unroll]] for (uint q = 0u; q < 4u; ++q) {
-            x_tile[next][x_depth + q][t % TILE / 4u][t % 4u] = q < x_channels ? x_next[q] : 0.0;
+            x_tile[next][x_depth + q][t % TILE / 4u][t % 4u] = x_next[q];
         }
         barrier();
     }
