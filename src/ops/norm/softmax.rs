@@ -8,6 +8,7 @@ use crate::kernel::codes::softmax::Kind;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
+use crate::ops::reduce::arg::place_of_largest;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
 use crate::shape::normalize_axis;
 use crate::simd::wide;
@@ -127,7 +128,10 @@ impl RealKernel for Run {
             return Ok(());
         }
         let one = |(y, x): (&mut [T], &[T])| match self.kind {
-            SoftmaxKind::Hard => hard(inner, x, y),
+            SoftmaxKind::Hard => wide(
+                #[inline(always)]
+                || hard(inner, x, y),
+            ),
             _ if inner == 1 => wide(
                 #[inline(always)]
                 || row(self.kind, x, y),
@@ -169,6 +173,16 @@ pub(crate) fn largest<T: Real>(x: &[T]) -> T {
 #[inline(always)]
 fn row<T: Real>(kind: SoftmaxKind, x: &[T], y: &mut [T]) {
     let top = largest(x);
+    if kind == SoftmaxKind::Log {
+        let total = sum_of(
+            x,
+            #[inline(always)]
+            |v| (v - top).exp(),
+        );
+        let log = total.ln();
+        y.iter_mut().zip(x).for_each(|(y, x)| *y = *x - top - log);
+        return;
+    }
     for (y, x) in y.iter_mut().zip(x) {
         *y = (*x - top).exp();
     }
@@ -177,16 +191,8 @@ fn row<T: Real>(kind: SoftmaxKind, x: &[T], y: &mut [T]) {
         #[inline(always)]
         |v| v,
     );
-    match kind {
-        SoftmaxKind::Log => {
-            let log = total.ln();
-            y.iter_mut().zip(x).for_each(|(y, x)| *y = *x - top - log);
-        }
-        _ => {
-            let factor = T::ONE / total;
-            y.iter_mut().for_each(|y| *y *= factor);
-        }
-    }
+    let factor = T::ONE / total;
+    y.iter_mut().for_each(|y| *y *= factor);
 }
 
 /// The same for `inner` vectors side by side.
@@ -218,19 +224,24 @@ fn block<T: Real>(kind: SoftmaxKind, inner: usize, x: &[T], y: &mut [T]) {
     }
 }
 
+#[inline(always)]
 fn hard<T: Real>(inner: usize, x: &[T], y: &mut [T]) {
+    y.fill(T::ZERO);
+    if inner == 1 {
+        y[place_of_largest(x)] = T::ONE;
+        return;
+    }
     let is_nan = |v: T| v.partial_cmp(&v).is_none();
     let mut best = x[..inner].to_vec();
     let mut place = vec![0; inner];
     for (k, x) in x.chunks(inner).enumerate() {
-        for ((b, p), v) in best.iter_mut().zip(&mut place).zip(x) {
+        for ((best, place), v) in best.iter_mut().zip(&mut place).zip(x) {
             // The first of what is no number is above all numbers.
-            if *v > *b || (is_nan(*v) && !is_nan(*b)) {
-                (*b, *p) = (*v, k);
-            }
+            let wins = *v > *best || (is_nan(*v) && !is_nan(*best));
+            *best = if wins { *v } else { *best };
+            *place = if wins { k } else { *place };
         }
     }
-    y.fill(T::ZERO);
     place.iter().enumerate().for_each(|(i, k)| y[k * inner + i] = T::ONE);
 }
 

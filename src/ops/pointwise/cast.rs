@@ -15,7 +15,8 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::halves::{self, Half};
-use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator, Structure};
+use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
+use crate::simd::wide;
 
 /// The behaviour of narrow floats that others lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +197,45 @@ fn convert<S: Element, D: Element>(f: impl Fn(S) -> D + Send + Sync + 'static) -
     })
 }
 
+/// As [`convert`] to integers of no more than 32 bits within `range`, by the widest vectors of the CPU.
+fn convert_to_i32<D: Element>(
+    range: std::ops::RangeInclusive<i32>,
+    narrow: impl Fn(i32) -> D + Send + Sync + 'static,
+) -> Convert {
+    let (low, high) = range.into_inner();
+    Box::new(move |args, result, n| {
+        let x = input::<f32>(args, 0, n)?;
+        par::parts(output(args, result, n)?, |start, part| {
+            let x = x.get(start..).unwrap_or(&[]);
+            wide(
+                #[inline(always)]
+                || {
+                    for (y, x) in part.iter_mut().zip(x) {
+                        *y = narrow(cut_off(*x).clamp(low, high));
+                    }
+                },
+            );
+        });
+        Ok(())
+    })
+}
+
+/// `v as i32`, in operations that compilers make vectors of, which they do not of that.
+#[inline(always)]
+fn cut_off(v: f32) -> i32 {
+    let bits = v.to_bits();
+    let exponent = bits >> 23 & 0xff;
+    let mantissa = bits & 0x7f_ffff | 0x80_0000;
+    // A number is its mantissa times 2^(exponent - 150); no more than one of both shifts moves it.
+    let right = 150u32.saturating_sub(exponent).min(31);
+    let left = exponent.saturating_sub(150).min(31);
+    let magnitude = (mantissa >> right << left) as i32;
+    let sign = bits as i32 >> 31;
+    let beyond = if v.is_nan() { 0 } else { i32::MAX ^ sign };
+    // From 2^31 on.
+    if exponent >= 158 { beyond } else { (magnitude ^ sign).wrapping_sub(sign) }
+}
+
 /// The encoding of a narrow type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Code {
@@ -296,6 +336,9 @@ fn conversion(from: DType, to: DType, rules: NarrowRules) -> Convert {
             convert::<f64, f16>(|v| f16::from_bits(Format::BINARY16.encode(v, Overflow::Special)))
         }
         (DType::F32, DType::BF16) => convert::<f32, bf16>(bf16::from_f32),
+        (DType::F32, DType::I32) => convert_to_i32(i32::MIN..=i32::MAX, |v| v),
+        (DType::F32, DType::U8) => convert_to_i32(0..=255, |v| v as u8),
+        (DType::F32, DType::I8) => convert_to_i32(-128..=127, |v| v as i8),
         (DType::F32, to) => from_type!(f32, to, rules, |v| v),
         (DType::F16, to) => from_type!(f16, to, rules, |v| v.to_f32()),
         (DType::BF16, to) => from_type!(bf16, to, rules, |v| v.to_f32()),
@@ -319,6 +362,24 @@ fn conversion(from: DType, to: DType, rules: NarrowRules) -> Convert {
         (narrow, to) => {
             let table = numbers(narrow);
             from_type!(u8, to, rules, |v| table[usize::from(v)])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut_off;
+
+    /// All exponents with the ends of their mantissas, both signs, and what is no number.
+    #[test]
+    fn numbers_are_cut_off_as_the_language_does() {
+        for exponent in 0..=255u32 {
+            for mantissa in [0, 1, 0x40_0000, 0x7f_ff00, 0x7f_ffff, 0x2a_aaaa] {
+                for sign in [0, 1 << 31] {
+                    let v = f32::from_bits(sign | exponent << 23 | mantissa);
+                    assert_eq!(cut_off(v), v as i32, "{v:e}");
+                }
+            }
         }
     }
 }

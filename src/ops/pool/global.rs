@@ -10,6 +10,7 @@ use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
 use crate::shape::Shape;
+use crate::simd::wide;
 
 /// A pool over all of `[n, c, ...]` but its first two dimensions, which become one element each.
 #[derive(Clone, Debug)]
@@ -76,6 +77,20 @@ impl Operator for GlobalPool {
 /// Elements that one task has at least.
 const PART: usize = 32 << 10;
 
+/// The largest number.
+#[inline(always)]
+fn largest<T: Real>(x: &[T]) -> T {
+    let larger = |m: T, v: T| if v > m { v } else { m };
+    let (blocks, rest) = x.as_chunks::<16>();
+    let mut tops = [T::LOWEST; 16];
+    for block in blocks {
+        for i in 0..16 {
+            tops[i] = larger(tops[i], block[i]);
+        }
+    }
+    tops.into_iter().chain(rest.iter().copied()).fold(T::LOWEST, larger)
+}
+
 struct Run {
     channels: usize,
     elements: usize,
@@ -88,7 +103,10 @@ impl RealKernel for Run {
         let x = inputs.get(0, self.channels * self.elements)?;
         let one = |(y, x): (&mut T, &[T])| {
             *y = match self.kind {
-                PoolKind::Max { .. } => x.iter().fold(T::LOWEST, |m, v| if *v > m { *v } else { m }),
+                PoolKind::Max { .. } => wide(
+                    #[inline(always)]
+                    || largest(x),
+                ),
                 PoolKind::Average { .. } => sum_of(x, |v| v) / T::from_f64(self.elements as f64),
                 PoolKind::Lp { p } => root(sum_of(x, |v| power(v, p)), p),
             };

@@ -14,6 +14,8 @@ use crate::simd::wide;
 
 /// Comparisons that one task of a pool has at least.
 const PART: usize = 16 << 10;
+/// The farthest that windows lie apart whose results are found at every step of one.
+const MAX_STEP: usize = 4;
 
 /// Types that have a largest element.
 pub(super) trait Ordered: Element + PartialOrd {
@@ -103,22 +105,68 @@ pub(super) fn max<T: Ordered>(dims: PoolDims, indices: Option<bool>) -> NativeKe
 /// The reduction by `f` of each column of a window, then of the results, beginning with `start`.
 #[inline(always)]
 fn plane<T: Copy>([d, h, w]: &[WindowAxis; 3], x: &[T], y: &mut [T], start: T, f: impl Fn(T, T) -> T) {
-    let mut columns = vec![start; w.input];
+    // The columns that any window has, padding included, and the results of windows at every step of one.
+    let reach = w.reach();
+    let first = w.start(0) + (reach.start * w.dilation) as i64;
+    let steps = w.output.saturating_sub(1) * w.stride + 1;
+    let columns = steps + reach.len().saturating_sub(1) * w.dilation;
+    // Few columns lie between windows that are not far apart; those between others are not worth a result.
+    let close = w.stride <= MAX_STEP && !reach.is_empty();
+    let (skipped, before) = if close { (first.max(0) as usize, (-first).max(0) as usize) } else { (0, 0) };
+    let mut columns = vec![start; if close { columns } else { w.input }];
+    let inside = w.input.saturating_sub(skipped).min(columns.len().saturating_sub(before));
+    let mut results = vec![start; if close { steps } else { 0 }];
+    let mut lines = Vec::with_capacity(d.kernel.min(d.input) * h.kernel.min(h.input));
     for (line, y) in y.chunks_mut(w.output).enumerate() {
         let (od, oh) = (line / h.output, line % h.output);
-        columns.fill(start);
-        for kd in d.taps(od) {
-            for kh in h.taps(oh) {
-                let (Some(id), Some(ih)) = (d.at(od, kd), h.at(oh, kh)) else { continue };
-                let x = &x[(id * h.input + ih) * w.input..][..w.input];
-                columns.iter_mut().zip(x).for_each(|(m, x)| *m = f(*m, *x));
-            }
+        lines.clear();
+        for (kd, kh) in d.taps(od).flat_map(|kd| h.taps(oh).map(move |kh| (kd, kh))) {
+            let (Some(id), Some(ih)) = (d.at(od, kd), h.at(oh, kh)) else { continue };
+            lines.push(&x[(id * h.input + ih) * w.input + skipped..][..inside]);
+        }
+        fold(&mut columns[before..][..inside], start, lines.len(), |k| lines[k], &f);
+        if close {
+            fold(&mut results, start, reach.len(), |k| &columns[k * w.dilation..], &f);
+            each_step(y, &results, w.stride, |y, x| *y = x);
+            continue;
         }
         y.fill(start);
         for kw in w.reach() {
             let inside = w.valid(kw);
             let Some(from) = w.at(inside.start, kw).filter(|_| !inside.is_empty()) else { continue };
             each_step(&mut y[inside], &columns[from..], w.stride, |y, x| *y = f(*y, x));
+        }
+    }
+}
+
+/// `to[i] = f(... f(f(start, row(0)[i]), row(1)[i]) ..., row(count - 1)[i])`
+#[inline(always)]
+fn fold<'a, T: Copy + 'a>(
+    to: &mut [T],
+    start: T,
+    count: usize,
+    row: impl Fn(usize) -> &'a [T],
+    f: impl Fn(T, T) -> T,
+) {
+    /// Elements that are folded at once, in registers.
+    const AT_ONCE: usize = 32;
+    let len = to.len();
+    let whole = len / AT_ONCE * AT_ONCE;
+    // The last ones that are whole once more, as far as they are not.
+    let starts = (0..whole).step_by(AT_ONCE).chain((whole < len && whole > 0).then(|| len - AT_ONCE));
+    for at in starts {
+        let mut sums = [start; AT_ONCE];
+        for k in 0..count {
+            let x = &row(k)[at..][..AT_ONCE];
+            for i in 0..AT_ONCE {
+                sums[i] = f(sums[i], x[i]);
+            }
+        }
+        to[at..][..AT_ONCE].copy_from_slice(&sums);
+    }
+    if whole == 0 {
+        for (i, to) in to.iter_mut().enumerate() {
+            *to = (0..count).fold(start, |sum, k| f(sum, row(k)[i]));
         }
     }
 }

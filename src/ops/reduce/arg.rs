@@ -102,6 +102,12 @@ fn place_of<T: Copy>(row: &[T], last: bool, is: impl Fn(T) -> bool) -> usize {
     0
 }
 
+/// Where the first of the largest elements is; the first NaN where there is one.
+#[inline(always)]
+pub(crate) fn place_of_largest<T: Copy + PartialOrd>(row: &[T]) -> usize {
+    ArgReduce { pick: Pick::Largest, axis: 0, keep_dims: false, last: false }.place(row)
+}
+
 impl ArgReduce {
     /// `[outer, size, inner]` of the input.
     fn sizes(&self, cx: &OpCx) -> Result<[usize; 3], OpError> {

@@ -10,6 +10,7 @@ use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator, par};
+use crate::simd::wide;
 
 /// Lines that are summed side by side.
 const SIDE: usize = 256;
@@ -62,20 +63,29 @@ impl Cumulative {
             let each = y.iter_mut().zip(x).take(len);
             return if self.reverse { each.rev().for_each(&mut next) } else { each.for_each(&mut next) };
         }
-        for first in (0..inner).step_by(SIDE) {
-            let mut sums = [start; SIDE];
-            let sums = &mut sums[..SIDE.min(inner - first)];
-            for k in 0..len {
-                let from = first + inner * if self.reverse { len - 1 - k } else { k };
-                let range = from..from + sums.len();
-                let (Some(x), Some(y)) = (x.get(range.clone()), y.get_mut(range)) else { return };
-                for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
-                    let next = step(*sum, *x);
-                    *y = narrow(if self.exclusive { *sum } else { next });
-                    *sum = next;
+        wide(
+            #[inline(always)]
+            || {
+                for first in (0..inner).step_by(SIDE) {
+                    let mut sums = [start; SIDE];
+                    let sums = &mut sums[..SIDE.min(inner - first)];
+                    for k in 0..len {
+                        let from = first + inner * if self.reverse { len - 1 - k } else { k };
+                        let range = from..from + sums.len();
+                        let (Some(x), Some(y)) = (x.get(range.clone()), y.get_mut(range)) else { return };
+                        if self.exclusive {
+                            y.iter_mut().zip(&*sums).for_each(|(y, sum)| *y = narrow(*sum));
+                            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum = step(*sum, *x));
+                        } else {
+                            for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
+                                *sum = step(*sum, *x);
+                                *y = narrow(*sum);
+                            }
+                        }
+                    }
                 }
-            }
-        }
+            },
+        );
     }
 
     fn run<T: Number>(self, args: &mut NativeArgs<'_, '_>, along: Along) -> Result<(), KernelError> {

@@ -1,7 +1,8 @@
 //! Reductions over axes.
 
-mod arg;
+pub(crate) mod arg;
 mod cumulative;
+mod log_sum;
 mod reduce_op;
 
 pub use arg::{ArgReduce, Pick};

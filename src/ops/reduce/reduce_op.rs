@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use crate::dtype::DType;
+use crate::dtype::{DType, Element};
 use crate::graph::TensorInfo;
 use crate::kernel::codes::reduce::{Combine, Finish, GROUP, MAX_RANK, Map};
 use crate::kernel::table::{params, spec, variants};
@@ -353,7 +353,7 @@ fn dispatch(
 }
 
 /// An element type as reductions compute with it.
-trait Number: bytemuck::Pod + Send + Sync {
+pub(super) trait Number: Element {
     /// The accumulator of sums.
     type Acc: Accumulator;
     fn widen(self) -> Self::Acc;
@@ -363,7 +363,7 @@ trait Number: bytemuck::Pod + Send + Sync {
 }
 
 /// A type that sums, products and extremes are kept in.
-trait Accumulator: Copy + Send + Sync + PartialOrd {
+pub(super) trait Accumulator: Copy + Send + Sync + PartialOrd {
     const ZERO: Self;
     const ONE: Self;
     fn add(self, other: Self) -> Self;
@@ -527,10 +527,10 @@ fn of_nothing<T: Number>(kind: ReduceKind) -> T::Acc {
 }
 
 /// The elements of one result: lines of equal length, by their distance from the first element.
-struct Lines {
-    starts: Vec<isize>,
-    len: usize,
-    step: isize,
+pub(super) struct Lines {
+    pub(super) starts: Vec<isize>,
+    pub(super) len: usize,
+    pub(super) step: isize,
 }
 
 impl Lines {
@@ -542,23 +542,23 @@ impl Lines {
 }
 
 /// Results that are computed side by side where their elements are neighbours.
-const SIDE: usize = 256;
+pub(super) const SIDE: usize = 256;
 /// Sums of one line that are kept side by side.
 const LANES: usize = 16;
 
 /// The input of a reduction and the walk over it.
-struct Folds<'a, T> {
-    x: &'a [T],
-    kept: &'a Nest,
-    lines: &'a Lines,
+pub(super) struct Folds<'a, T> {
+    pub(super) x: &'a [T],
+    pub(super) kept: &'a Nest,
+    pub(super) lines: &'a Lines,
     /// Elements of one result.
-    count: usize,
+    pub(super) count: usize,
 }
 
 impl<T: Number> Folds<'_, T> {
     /// Calls `f(base, results)` for results whose blocks begin one stride after one another, at most [`SIDE`]
     /// where they are neighbours. Called by pointer, so that it is compiled once for each type.
-    fn parts(&self, y: &mut [T], f: &(dyn Fn(isize, &mut [T]) + Sync)) {
+    pub(super) fn parts(&self, y: &mut [T], f: &(dyn Fn(isize, &mut [T]) + Sync)) {
         let least = if self.columns() { SIDE } else { 1 };
         let chunk = (4096 / self.count).max(least);
         let step = self.kept.inner_stride(0);
@@ -577,13 +577,13 @@ impl<T: Number> Folds<'_, T> {
     }
 
     /// Whether neighbours among the results have neighbours among the elements.
-    fn columns(&self) -> bool {
+    pub(super) fn columns(&self) -> bool {
         self.kept.inner_stride(0) == 1 && self.lines.step != 1
     }
 
     /// `len` elements from `base + offset` on; fewer where the input ends.
     #[inline(always)]
-    fn row(&self, base: isize, offset: isize, len: usize) -> &[T] {
+    pub(super) fn row(&self, base: isize, offset: isize, len: usize) -> &[T] {
         let from = (base + offset).unsigned_abs().min(self.x.len());
         &self.x[from..from.saturating_add(len).min(self.x.len())]
     }
@@ -664,32 +664,6 @@ impl<T: Number> Folds<'_, T> {
             acc = rest.iter().fold(acc, |a, v| combine(a, map(v.widen())));
         }
         acc
-    }
-
-    fn log_sums(&self, y: &mut [T]) {
-        let step = self.kept.inner_stride(0);
-        let max = |a: f64, v: f64| if v > a || v.is_nan() { v } else { a };
-        self.parts(y, &|base, out| {
-            for (k, out) in out.iter_mut().enumerate() {
-                let base = base + step * k as isize;
-                let mut top = f64::NEG_INFINITY;
-                self.visit(base, |v| top = max(top, v));
-                let shift = if top.is_finite() { top } else { 0.0 };
-                let mut sum = 0.0;
-                self.visit(base, |v| sum += (v - shift).exp());
-                *out = T::narrow(T::Acc::from_f64(sum.ln() + shift));
-            }
-        });
-    }
-
-    fn visit(&self, base: isize, mut f: impl FnMut(f64)) {
-        let Lines { starts, len, step } = self.lines;
-        for start in starts {
-            for i in 0..*len {
-                let v = self.row(base, start + step * i as isize, 1);
-                v.iter().for_each(|v| f(v.widen().as_f64()));
-            }
-        }
     }
 }
 
