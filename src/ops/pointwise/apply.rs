@@ -4,6 +4,7 @@ use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::par;
 use crate::ops::real::check_len;
 use crate::ops::strided::Nest;
+use crate::simd::wide;
 
 /// Input `index` of `len` elements.
 pub(super) fn input<'a, T: bytemuck::Pod>(
@@ -49,32 +50,58 @@ pub(super) fn zip<A: Copy + Sync, B: Copy + Sync, Y: Send>(
     y: &mut [Y],
     f: impl Fn(A, B) -> Y + Send + Sync,
 ) {
-    let (sa, sb) = (nest.inner_stride(0), nest.inner_stride(1));
+    let steps = [0, 1].map(|k| nest.inner_stride(k));
+    par::parts(y, |first, part| {
+        nest.runs(first..first + part.len(), |start, len, at| {
+            let out = &mut part[start - first..start - first + len];
+            zip_row(steps, from(a, at[0]), from(b, at[1]), out, &f);
+        });
+    });
+}
+
+/// As [`zip`], by the widest vectors of the CPU: for functions of many instructions.
+pub(super) fn zip_wide<T: Copy + Sync + Send>(
+    nest: &Nest,
+    a: &[T],
+    b: &[T],
+    y: &mut [T],
+    f: impl Fn(T, T) -> T + Send + Sync,
+) {
+    let steps = [0, 1].map(|k| nest.inner_stride(k));
     par::parts(y, |first, part| {
         nest.runs(first..first + part.len(), |start, len, at| {
             let out = &mut part[start - first..start - first + len];
             let (a, b) = (from(a, at[0]), from(b, at[1]));
-            match (sa, sb) {
-                (1, 1) => {
-                    for ((y, a), b) in out.iter_mut().zip(a).zip(b) {
-                        *y = f(*a, *b);
-                    }
-                }
-                (1, 0) => {
-                    let Some(&b) = b.first() else { return };
-                    out.iter_mut().zip(a).for_each(|(y, a)| *y = f(*a, b));
-                }
-                (0, 1) => {
-                    let Some(&a) = a.first() else { return };
-                    out.iter_mut().zip(b).for_each(|(y, b)| *y = f(a, *b));
-                }
-                _ => {
-                    let (Some(&a), Some(&b)) = (a.first(), b.first()) else { return };
-                    out.iter_mut().for_each(|y| *y = f(a, b));
-                }
-            }
+            wide(
+                #[inline(always)]
+                || zip_row(steps, a, b, out, &f),
+            );
         });
     });
+}
+
+/// One row, along which the operands move by `steps`.
+#[inline(always)]
+fn zip_row<A: Copy, B: Copy, Y>(steps: [isize; 2], a: &[A], b: &[B], out: &mut [Y], f: impl Fn(A, B) -> Y) {
+    match steps {
+        [1, 1] => {
+            for ((y, a), b) in out.iter_mut().zip(a).zip(b) {
+                *y = f(*a, *b);
+            }
+        }
+        [1, 0] => {
+            let Some(&b) = b.first() else { return };
+            out.iter_mut().zip(a).for_each(|(y, a)| *y = f(*a, b));
+        }
+        [0, 1] => {
+            let Some(&a) = a.first() else { return };
+            out.iter_mut().zip(b).for_each(|(y, b)| *y = f(a, *b));
+        }
+        _ => {
+            let (Some(&a), Some(&b)) = (a.first(), b.first()) else { return };
+            out.iter_mut().for_each(|y| *y = f(a, b));
+        }
+    }
 }
 
 /// `y[i] = done(f(f(x0, x1), x2) ...)` over any number of broadcast operands.
@@ -105,24 +132,44 @@ pub(super) fn fold<T: Copy + Send + Sync>(
 
 /// `y[i] = condition[..] != 0 ? a[..] : b[..]`, operands 0, 1 and 2 of `nest`.
 pub(super) fn select<T: Copy + Send + Sync>(nest: &Nest, condition: &[u8], a: &[T], b: &[T], y: &mut [T]) {
-    let step = |k| usize::from(nest.inner_stride(k) != 0);
-    let (sc, sa, sb) = (step(0), step(1), step(2));
+    let [of_condition, of_a, of_b] = [0, 1, 2].map(|k| nest.inner_stride(k) != 0);
     par::parts(y, |first, part| {
         nest.runs(first..first + part.len(), |start, len, at| {
             let out = &mut part[start - first..start - first + len];
             let (c, a, b) = (from(condition, at[0]), from(a, at[1]), from(b, at[2]));
-            if (sc, sa, sb) == (1, 1, 1) {
-                for (((y, c), a), b) in out.iter_mut().zip(c).zip(a).zip(b) {
-                    *y = if *c != 0 { *a } else { *b };
-                }
+            let (Some(&one_c), Some(&one_a), Some(&one_b)) = (c.first(), a.first(), b.first()) else {
                 return;
-            }
-            for (i, y) in out.iter_mut().enumerate() {
-                let (Some(c), Some(a), Some(b)) = (c.get(i * sc), a.get(i * sa), b.get(i * sb)) else {
-                    return;
-                };
-                *y = if *c != 0 { *a } else { *b };
-            }
+            };
+            wide(
+                #[inline(always)]
+                || {
+                    let pick = |c: u8, a: T, b: T| if c != 0 { a } else { b };
+                    match (of_condition, of_a, of_b) {
+                        (true, true, true) => {
+                            let each = out.iter_mut().zip(c).zip(a).zip(b);
+                            each.for_each(|(((y, c), a), b)| *y = pick(*c, *a, *b));
+                        }
+                        (true, true, false) => {
+                            out.iter_mut().zip(c).zip(a).for_each(|((y, c), a)| *y = pick(*c, *a, one_b));
+                        }
+                        (true, false, true) => {
+                            out.iter_mut().zip(c).zip(b).for_each(|((y, c), b)| *y = pick(*c, one_a, *b));
+                        }
+                        (true, false, false) => {
+                            out.iter_mut().zip(c).for_each(|(y, c)| *y = pick(*c, one_a, one_b));
+                        }
+                        (false, ..) => {
+                            let (x, moves) = if one_c != 0 { (a, of_a) } else { (b, of_b) };
+                            let one = if one_c != 0 { one_a } else { one_b };
+                            if moves {
+                                out.iter_mut().zip(x).for_each(|(y, x)| *y = *x);
+                            } else {
+                                out.fill(one);
+                            }
+                        }
+                    }
+                },
+            );
         });
     });
 }

@@ -1,6 +1,8 @@
 //! Native functions of [`super::Binary`].
 
-use super::apply::{input, output, zip};
+use half::{bf16, f16};
+
+use super::apply::{input, output, zip, zip_wide};
 use super::number::{Number, with_number};
 use crate::dtype::DType;
 use crate::expr::{BinaryFunction, BitFormula, Lane, PairFormula, PairTest, VisitPair, pairs};
@@ -56,7 +58,11 @@ impl VisitPair for OfType {
     type Out = Option<Run>;
 
     fn numbers<F: PairFormula>(self) -> Option<Run> {
-        with_number!(self.0, T => Some(numbers::<T, F>), else None)
+        match self.0 {
+            DType::F16 => Some(halves::<f16, F>),
+            DType::BF16 => Some(halves::<bf16, F>),
+            dtype => with_number!(dtype, T => Some(numbers::<T, F>), else None),
+        }
     }
 
     fn bits<F: BitFormula>(self) -> Option<Run> {
@@ -80,6 +86,13 @@ impl VisitPair for OfType {
 
 fn numbers<T: Number, F: PairFormula>(call: &Call, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
     run(call, args, T::pair::<F>)
+}
+
+/// Conversions from and to `f32` are many instructions.
+fn halves<T: Number, F: PairFormula>(call: &Call, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+    let (a, b) = (input::<T>(args, 0, call.lens[0])?, input::<T>(args, 1, call.lens[1])?);
+    zip_wide(&call.nest, a, b, output(args, 2, call.lens[2])?, T::pair::<F>);
+    Ok(())
 }
 
 fn test<T: Number, F: PairTest>(call: &Call, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {

@@ -211,7 +211,7 @@ fn convert_to_i32<D: Element>(
                 #[inline(always)]
                 || {
                     for (y, x) in part.iter_mut().zip(x) {
-                        *y = narrow(cut_off(*x).clamp(low, high));
+                        *y = narrow(cut_off(*x).max(low).min(high));
                     }
                 },
             );

@@ -55,25 +55,65 @@ fn pick<T: Element>(
     if y.is_empty() {
         return Ok(());
     }
-    let work = y.len();
-    par::rows(y, last.output(), work, |row, y| {
-        let (mut rest, mut from, mut step) = (row, Some(0), last.input);
-        for table in outer.iter().rev() {
-            let index = usize::try_from(table.index[rest % table.output()]).ok();
-            from = from.zip(index).map(|(f, i)| f + i * step);
-            rest /= table.output();
-            step *= table.input;
+    let (len, work) = (last.output(), y.len());
+    let places = Places::of(last);
+    par::groups(y, len, work, |first, rows| {
+        // Where the row before this one came from.
+        let mut before = None;
+        for k in 0..rows.len() / len {
+            let (mut rest, mut from, mut step) = (first + k, Some(0), last.input);
+            for table in outer.iter().rev() {
+                let index = usize::try_from(table.index[rest % table.output()]).ok();
+                from = from.zip(index).map(|(f, i)| f + i * step);
+                rest /= table.output();
+                step *= table.input;
+            }
+            if k > 0 && before == from {
+                rows.copy_within((k - 1) * len..k * len, k * len);
+                continue;
+            }
+            before = from;
+            let y = &mut rows[k * len..][..len];
+            match from {
+                Some(from) => places.pick(&x[from..][..last.input], outside, y),
+                None => y.fill(outside),
+            }
         }
-        let Some(from) = from else {
-            y.fill(outside);
-            return;
-        };
-        let x = &x[from..][..last.input];
-        y.iter_mut().zip(&last.index).for_each(|(y, i)| {
-            *y = usize::try_from(*i).map_or(outside, |i| x[i]);
-        });
     });
     Ok(())
+}
+
+/// Which elements of a row of the input a row of the output has.
+enum Places<'a> {
+    /// Its own.
+    Same,
+    /// Each twice.
+    Twice,
+    /// Those of a table; -1 where there is none.
+    Table(&'a [i32]),
+}
+
+impl Places<'_> {
+    fn of(table: &AxisTable) -> Places<'_> {
+        let is = |f: fn(usize) -> usize| {
+            table.index.iter().enumerate().all(|(o, i)| usize::try_from(*i) == Ok(f(o)))
+        };
+        match () {
+            () if table.output() == table.input && is(|o| o) => Places::Same,
+            () if table.output() == 2 * table.input && is(|o| o / 2) => Places::Twice,
+            () => Places::Table(&table.index),
+        }
+    }
+
+    fn pick<T: Element>(&self, x: &[T], outside: T, y: &mut [T]) {
+        match self {
+            Places::Same => y.copy_from_slice(x),
+            Places::Twice => y.as_chunks_mut::<2>().0.iter_mut().zip(x).for_each(|(y, x)| *y = [*x; 2]),
+            Places::Table(index) => y.iter_mut().zip(*index).for_each(|(y, i)| {
+                *y = usize::try_from(*i).map_or(outside, |i| x[i]);
+            }),
+        }
+    }
 }
 
 /// Weighted sums.

@@ -1,6 +1,7 @@
 //! Convolutions of 3 by 3 taps by cooperative matrices that read a patch of the input once for all taps.
 
 use super::{Plain, Target, product_params};
+use crate::backend::DeviceKind;
 use crate::kernel::KernelId;
 use crate::kernel::codes::conv_patch;
 use crate::kernel::table::{spec, variants};
@@ -10,9 +11,11 @@ use crate::ops::{Lowering, OpError, Operand, WindowAxis};
 const MIN_CHANNELS: usize = 9;
 /// The least part of the elements of the tiles that are elements of the output.
 const MIN_USED: [usize; 2] = [3, 4];
-/// Work-groups for each processor, as fractions, measured on an H100. With fewer, work-groups that read the input for each tap are
-/// faster: there are more of them, which share sums out.
-const LEAST: [usize; 2] = [3, 7];
+/// Work-groups for each processor of a card, as fractions, measured on an H100. With fewer, work-groups that read the input for
+/// each tap are faster: there are more of them, which share sums out.
+const LEAST_OF_CARD: [usize; 2] = [3, 7];
+/// The same elsewhere, where processors are few: none should have much more than another.
+const LEAST: [usize; 2] = [3, 2];
 /// With so many, tiles of 64 channels are faster than those of 32.
 const MANY_WIDE: [usize; 2] = [3, 2];
 /// With so many, steps of 16 input channels are faster than those of 32: more of the work-groups share a processor.
@@ -54,15 +57,16 @@ impl Plain {
     }
 
     /// The tile of the [`TILES`] for a device of so many processors; `None` where it has too few patches to keep them busy.
-    fn patch_tile(&self, processors: usize) -> Option<(u32, u32)> {
+    fn patch_tile(&self, kind: DeviceKind, processors: usize) -> Option<(u32, u32)> {
+        let least = if kind == DeviceKind::Discrete { LEAST_OF_CARD } else { LEAST };
         let count = |channels: u32| -> usize {
             self.patch_groups(channels).iter().product::<usize>() * self.batch * self.groups
         };
         let reaches = |channels: u32, [part, whole]: [usize; 2]| count(channels) * whole >= processors * part;
-        if self.oc <= 16 || (self.ic <= FEW_CHANNELS && !reaches(32, LEAST)) {
-            return reaches(16, LEAST).then_some(TILES[0]);
+        if self.oc <= 16 || (self.ic <= FEW_CHANNELS && !reaches(32, least)) {
+            return reaches(16, least).then_some(TILES[0]);
         }
-        if !reaches(32, LEAST) {
+        if !reaches(32, least) {
             return None;
         }
         if self.oc > 32 && reaches(64, MANY_WIDE) {
@@ -77,7 +81,8 @@ impl Plain {
 impl Target<'_> {
     /// The patches of `c` where the device can and they are worth it.
     pub(super) fn patches(&self, c: &Plain, lower: &Lowering<'_>) -> Option<Patches> {
-        let tile = c.has_patches().then(|| c.patch_tile(lower.processors())).flatten()?;
+        let tile =
+            c.has_patches().then(|| c.patch_tile(lower.device().kind, lower.processors())).flatten()?;
         self.patches_of(c, tile, lower)
     }
 
@@ -137,7 +142,7 @@ mod tests {
 
     #[test]
     fn tiles_are_those_that_were_measured_as_the_fastest() {
-        let tile = |ic, oc, side| conv(ic, oc, side).patch_tile(132);
+        let tile = |ic, oc, side| conv(ic, oc, side).patch_tile(DeviceKind::Discrete, 132);
         // Many wide tiles; some, each of which has more to sum in a step; a last step that were half empty.
         assert_eq!(tile(256, 256, 112), Some((64, 16)));
         assert_eq!(tile(512, 512, 56), Some((64, 16)));
@@ -151,7 +156,9 @@ mod tests {
         assert_eq!(tile(16, 64, 55), Some((16, 16)));
         // Too few.
         assert_eq!([tile(256, 256, 14), tile(64, 64, 56), tile(128, 12, 40)], [None; 3]);
-        assert_eq!(conv(128, 128, 28).patch_tile(8), Some((64, 16)));
+        let tile = |ic, oc, side| conv(ic, oc, side).patch_tile(DeviceKind::Integrated, 12);
+        assert_eq!([tile(64, 64, 56), tile(128, 128, 28)], [Some((64, 16)), Some((32, 16))]);
+        assert_eq!(tile(256, 256, 14), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! there are any.
 
 use super::{Plain, Target, Tiles};
+use crate::backend::DeviceKind;
 use crate::kernel::KernelId;
 use crate::kernel::codes::{conv_matrix, conv_wide};
 use crate::kernel::table::{spec, variants};
@@ -21,8 +22,8 @@ const MIN_MATRIX: usize = 16;
 /// The least input channels: those of one tap are summed in steps of 8, by cooperative matrices of 32.
 const MIN_CHANNELS: [usize; 2] = [8, 16];
 
-/// Multiply-adds for each processor from which large tiles are faster however few they are: parts of their sums keep the
-/// processors busy. Measured on an H100.
+/// Multiply-adds for each processor of a card from which large tiles are faster however few they are: parts of their sums keep
+/// the processors busy. Measured on an H100.
 const MUCH: usize = 5 << 20;
 
 /// A kernel of wide tiles or of cooperative matrices, and its additional constants.
@@ -132,7 +133,8 @@ impl Target<'_> {
         let plane = c.plane();
         let groups = plane.div_ceil(TILE[1]) * c.oc.div_ceil(TILE[0]) * c.batch * c.groups;
         let products = (c.oc * plane * c.batch * c.groups).saturating_mul(c.depth());
-        let few = lower.few_wide(groups) && products / lower.processors() < MUCH;
+        let much = lower.device().kind == DeviceKind::Discrete && products / lower.processors() >= MUCH;
+        let few = lower.few_wide(groups) && !much;
         let sizes = ([c.oc, plane, c.batch * c.groups], if c.is_whole() { c.depth() } else { 0 });
         let fits = c.oc.min(plane) >= MIN_TILE
             && !wastes(TILE[0], [c.oc, plane])
