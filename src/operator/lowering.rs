@@ -374,6 +374,29 @@ impl<'a> Lowering<'a> {
         self.device.prefers_texels && len.is_multiple_of(4) && texels <= self.device.limits.max_texels
     }
 
+    /// Checks that the driver lets the loops of an invocation go round `count` times.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`]: it would end them before, and the result would be wrong.
+    pub fn iterations(&self, count: usize) -> Result<(), OpError> {
+        match self.device.most_iterations {
+            Some(most) if count > most as usize => Err(OpError::unsupported(format!(
+                "a kernel whose loops go round {count} times: the driver ends them after {most}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`Lowering::iterations`], of rows that take `count` times of one invocation, or of a work-group where `grouped`.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`].
+    pub fn row_iterations(&self, count: usize, grouped: bool) -> Result<(), OpError> {
+        /// The fewest invocations of a work-group for rows.
+        const LEAST: usize = 64;
+        self.iterations(if grouped { count / LEAST } else { count })
+    }
+
     /// Whether rows of `len` elements are better done by a work-group each than by an invocation each.
     pub fn grouped(&self, len: usize) -> bool {
         // lavapipe runs the invocations of a work-group one after another, between barriers.

@@ -94,6 +94,7 @@ fn info() -> DeviceInfo {
         timestamp_ns: 0.0,
         processors: None,
         prefers_texels: false,
+        most_iterations: None,
         advice: vec!["this device shows how a backend is written; use another one".to_owned()],
     }
 }

@@ -169,6 +169,9 @@ pub(super) fn lower_scaled(
     if largest.iter().any(|n| *n > MAX_ELEMENTS) {
         return Err(OpError::unsupported("attention of more elements than a kernel can index"));
     }
+    // Eight keys at a time, a texel of each after another.
+    let passes = if places.scores.is_some() { 2 } else { 1 };
+    lower.iterations(passes * s.kv_len.div_ceil(8) * (s.head / 4 + s.v_head / 4 + 2))?;
     let args = [places.q, places.k, places.v, places.mask, places.lens, places.y];
     let (stage, scores) = places.scores.unwrap_or((Stage::None, Operand::Unused));
     let (sink, sinks) = match places.sink {

@@ -78,6 +78,7 @@ pub(super) fn lower(
         Reduction::Min => scatter::Reduction::Min,
         Reduction::Max => scatter::Reduction::Max,
     };
+    lower.iterations(lines.updates)?;
     let constants = [
         (spec::scatter::RANK, lines.nest.rank() as u32),
         (spec::scatter::INDEX_WORDS, words),

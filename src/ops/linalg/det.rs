@@ -87,6 +87,8 @@ impl Operator for Det {
         if batch == 0 {
             return Ok(());
         }
+        // Elimination is a third of it.
+        lower.iterations(n * n * n / 2)?;
         let work = lower.scratch(4 * batch * n * n);
         let p = params::Det { n: word(batch)?, rows: word(n)? };
         word(batch * n * n)?;

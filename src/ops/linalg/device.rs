@@ -242,6 +242,7 @@ impl Product {
         if !matches!(self.dtype, DType::F32 | DType::F16) {
             return Err(OpError::unsupported(format!("no device kernel for products of {}", self.dtype)));
         }
+        lower.iterations(self.k)?;
         self.lower_chosen(lower)
     }
 

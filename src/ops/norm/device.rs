@@ -13,6 +13,8 @@ use crate::ops::{Candidate, ChoiceKey, Lowering, OpCx, OpError, Operand};
 const LEAST_TEAM: usize = 8;
 /// Invocations of a work-group, where vectors need no more.
 const GROUP: usize = 256;
+/// Passes of a kernel over a row.
+const ROW_PASSES: usize = 3;
 
 /// Kernels index with 32 bits.
 pub(super) fn check_len(elements: usize) -> Result<u32, OpError> {
@@ -84,6 +86,7 @@ pub(super) fn rows(
         affine_run: norm.affine.run.max(1) as u32,
         epsilon: norm.epsilon,
     };
+    lower.row_iterations(ROW_PASSES * norm.len, grouped)?;
     lower.dispatch_rows(kernel, &spec, &row_args(cx), &params, norm.rows, grouped)?;
     if grouped {
         lower.writes_in_order(dtype.bytes());
@@ -177,6 +180,7 @@ fn row_texels(cx: &OpCx, norm: &RowNorm, places: &Places, lower: &mut Lowering<'
         affine_run: (norm.affine.run / 4) as i32,
         epsilon: norm.epsilon,
     };
+    lower.iterations(ROW_PASSES * norm.len / 4)?;
     lower.dispatch_1d(id::ROW_NORM_TEXELS, &spec, &row_args(cx), &params, norm.rows)?;
     Ok(true)
 }
@@ -269,6 +273,7 @@ pub(super) fn vectors(
             let params = params::SoftmaxTexels { rows: along.outer as u32, texels: (along.len / 4) as i32 };
             let args = [Operand::Input(0), to];
             let spec = [(spec::softmax_texels::LOGARITHM, u32::from(kind == softmax::Kind::Log))];
+            lower.iterations(ROW_PASSES * along.len / 4)?;
             return lower.dispatch_1d(id::SOFTMAX_TEXELS, &spec, &args, &params, along.outer);
         }
         Way::Team([team, local, groups]) => {
@@ -286,6 +291,7 @@ pub(super) fn vectors(
         Way::Group => true,
         Way::Single => false,
     };
+    lower.row_iterations(ROW_PASSES * along.len, grouped)?;
     let kernel = variants::Softmax { t: dtype, grouped }.id()?;
     let params =
         params::Softmax { vectors: vectors as u32, len: along.len as u32, inner: along.inner as u32 };

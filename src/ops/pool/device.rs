@@ -42,6 +42,7 @@ pub(super) fn pool(
     if n == 0 {
         return Ok(());
     }
+    lower.iterations(dims.axes.iter().map(|a| a.kernel).product())?;
     let dtype = cx.dtype(0)?;
     let places = cx.outputs().len() == 2;
     if !places && rows(dims, kind, dtype, lower)? {
@@ -114,6 +115,7 @@ pub(super) fn global(
 ) -> Result<(), OpError> {
     check_len(channels * plane)?;
     let grouped = lower.grouped(plane);
+    lower.row_iterations(plane, grouped)?;
     let kernel = variants::GlobalPool { t: cx.dtype(0)?, grouped }.id()?;
     let (code, power) = kind_code(kind);
     let params = params::GlobalPool { channels: channels as u32, plane: plane as u32, power };

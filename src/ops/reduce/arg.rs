@@ -249,6 +249,7 @@ impl Operator for ArgReduce {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kernel = variants::Arg { t: cx.dtype(0)? }.id()?;
         let [outer, size, inner] = self.sizes(cx)?;
+        lower.iterations(size)?;
         let p = params::Arg { n: word(outer * inner)?, size: word(size)?, inner: word(inner)? };
         let constants = [
             (spec::arg::SMALLEST, u32::from(self.pick == Pick::Smallest)),
@@ -326,6 +327,23 @@ mod tests {
                 let y = crate::ops::test_util::run_cpu(&op, &[Some(x)], 1).unwrap();
                 assert_eq!(y[0].to_i64s().unwrap(), [best as i64], "{len} elements, {pick:?} {last}");
             }
+        }
+    }
+
+    /// A driver that ends loops early would give a wrong place.
+    #[cfg(feature = "vulkan")]
+    #[test]
+    fn lines_longer_than_a_driver_loops_are_left_to_the_host() {
+        let values: Vec<f32> = (0..70_000).map(|i| i as f32).collect();
+        let op = ArgReduce { pick: Pick::Largest, axis: 0, keep_dims: false, last: false };
+        let x = Tensor::new([values.len()], &values).unwrap();
+        let inputs = [Some(x)];
+        let check = crate::ops::testing::Check::new(&op, &inputs).optional();
+        assert_eq!(check.run()[0].to_i64s().unwrap(), [69_999]);
+        for context in crate::ops::testing::devices() {
+            let ends = context.info().most_iterations.is_some_and(|most| most < 70_000);
+            let got = check.run_on(context);
+            assert_eq!(matches!(got, Err(OpError::Unsupported { .. })), ends, "{}", context.info().name);
         }
     }
 }

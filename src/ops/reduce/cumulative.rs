@@ -147,6 +147,7 @@ impl Operator for Cumulative {
         let dtype = cx.dtype(0)?;
         let wide = grouped && inner == 1 && len.is_multiple_of(4) && len >= LONG_LINE;
         let wide = wide && matches!(dtype, DType::F32 | DType::F16 | DType::I32);
+        lower.row_iterations(len, grouped)?;
         let kernel = variants::Cumulative { t: dtype, grouped, wide }.id()?;
         if lines * len == 0 {
             return Ok(());

@@ -348,6 +348,8 @@ fn dispatch(
     if grouped {
         constants.push((spec::reduce::TEAM, team as u32));
     }
+    // Exponentials take two passes.
+    lower.iterations(2 * reduced.elements() / if grouped { LEAST_TEAM } else { 1 })?;
     let rows = if grouped { n.div_ceil(GROUP / team) } else { n };
     lower.dispatch_rows(kernel, &constants, &args, &p, rows, grouped)
 }

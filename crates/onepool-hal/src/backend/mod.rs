@@ -222,6 +222,9 @@ pub struct DeviceInfo {
     pub processors: Option<u32>,
     /// Whether reading operands through RGBA32F texel views is the faster way (lavapipe).
     pub prefers_texels: bool,
+    /// How often all loops of one invocation go round at most, where the driver ends them after that without a word
+    /// (llvmpipe).
+    pub most_iterations: Option<u32>,
     /// What images in its buffers must look like, where it has them; known once the device is open.
     pub images: Option<ImageRules>,
     /// Hints for a person: what would make it usable or faster.

@@ -78,6 +78,7 @@ impl Candidate for DepthwiseTile {
 impl Target<'_> {
     /// Emits `c`.
     pub(super) fn lower_chosen(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {
+        lower.iterations(c.depth())?;
         match self.method(c, lower)? {
             Method::Winograd(tiles) => self.winograd(c, &tiles, lower),
             Method::Rows { local } => self.rows(c, local, lower),

@@ -110,6 +110,7 @@ fn sums(
         return Ok(());
     }
     let grouped = n < MANY_ELEMENTS && lower.grouped(sums);
+    lower.row_iterations(sums, grouped)?;
     let kernel = variants::Einsum { t: dtype, grouped }.id()?;
     let many = || OpError::unsupported("Einsum over more dimensions or elements than the kernel walks");
     let p = params::Einsum {

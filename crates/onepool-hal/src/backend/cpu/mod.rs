@@ -105,6 +105,7 @@ fn info(threads: usize) -> DeviceInfo {
         timestamp_ns: 1.0,
         processors: None,
         prefers_texels: false,
+        most_iterations: None,
         images: Some(image_rules()),
         advice: Vec::new(),
     }

@@ -246,6 +246,7 @@ impl Facts {
             // The threads of a CPU take work-groups in turn: many cost them more than they gain.
             processors: (kind != DeviceKind::Cpu && self.units > 0).then_some(self.units),
             prefers_texels: false,
+            most_iterations: None,
             // Known once the device is open.
             images: None,
             advice,

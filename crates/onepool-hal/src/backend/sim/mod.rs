@@ -146,6 +146,7 @@ impl SimConfig {
             timestamp_ns: profile.timestamp_ns,
             processors: None,
             prefers_texels: false,
+            most_iterations: None,
             images: Some(self.image_rules()),
             advice: profile.choices.clone(),
         }

@@ -17,6 +17,8 @@ use onepool_spirv::Requires;
 
 /// Queues that are opened; more find no use here.
 const MAX_QUEUES: u32 = 4;
+/// `LP_MAX_TGSI_LOOP_ITERATIONS` of Mesa's `lp_bld_limits.h`, which all loops of a shader share.
+const LLVMPIPE_ITERATIONS: u32 = 65_535;
 
 /// A physical device with what opening it needs.
 pub(super) struct Probe {
@@ -140,6 +142,8 @@ pub(super) unsafe fn probe(
         },
         // SAFETY: as the caller promises, and it speaks 1.1.
         processors: unsafe { processors(&raw, physical, &listed) },
+        most_iterations: (more.driver.driver_id == vk::DriverId::MESA_LLVMPIPE)
+            .then_some(LLVMPIPE_ITERATIONS),
         // Buffers of an application's are rarely made for it.
         prefers_texels: made.is_none() && software && more.driver.driver_id == vk::DriverId::MESA_LLVMPIPE,
         images: None,
@@ -350,6 +354,7 @@ fn unusable(
         timestamp_ns: 0.0,
         processors: None,
         prefers_texels: false,
+        most_iterations: None,
         images: None,
         advice: vec!["update the driver".to_owned()],
     };
