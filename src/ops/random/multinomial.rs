@@ -109,6 +109,8 @@ impl Operator for Multinomial {
         let kernel = variants::Multinomial { t: cx.dtype(0)? }.id()?;
         let key = self.seed.for_device()?.key;
         let n = cx.output(0)?.elements();
+        // The largest, the sum, and the one that is drawn.
+        lower.iterations(3 * cx.shape(0)?[1])?;
         let p = params::Multinomial {
             key,
             n: word(n)?,

@@ -126,11 +126,13 @@ impl Way {
             })
         };
         let states = d.dirs * d.batch * d.hidden;
+        // Kernels of all steps.
+        let goes_round = lower.iterations(d.steps.saturating_mul(d.hidden + 4)).is_ok();
         let is_indexable = d.dirs * d.width() * d.hidden <= i32::MAX as usize / 2;
         let mut all = Vec::new();
         if states > 0 && d.steps > 0 && is_indexable {
-            all.extend(Held::of(d, dtype, lower).map(Way::Held));
-            if d.hidden <= MAX_HIDDEN && can_run(variants::Sequence { t: dtype }.id().ok()) {
+            all.extend(Held::of(d, dtype, lower).filter(|_| goes_round).map(Way::Held));
+            if goes_round && d.hidden <= MAX_HIDDEN && can_run(variants::Sequence { t: dtype }.id().ok()) {
                 all.push(Way::Sequence);
             }
             if d.batch <= MAX_ROWS && can_run(steps::kernel(d, dtype).id().ok()) {
