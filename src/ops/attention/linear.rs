@@ -221,7 +221,7 @@ impl Operator for LinearAttention {
         if groups == 0 {
             return Ok(());
         }
-        // Sums of a work-group for each query, and those of its halves.
+        // A token has a sum over its invocations for each query and one more, of at most eight rounds each.
         lower.iterations(s.len * (8 * s.share() + 9))?;
         let grid = grid_1d(groups as u64, 1, lower.device().limits.max_groups[0]);
         lower.dispatch(kernel, &spec, &args, &params, grid)

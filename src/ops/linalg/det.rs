@@ -87,7 +87,7 @@ impl Operator for Det {
         if batch == 0 {
             return Ok(());
         }
-        // Elimination is a third of it.
+        // Elimination is two thirds of that; the copy and the search for pivots are less than the rest.
         lower.iterations(n * n * n / 2)?;
         let work = lower.scratch(4 * batch * n * n);
         let p = params::Det { n: word(batch)?, rows: word(n)? };

@@ -111,30 +111,48 @@ mod tests {
     use crate::ops::reduce::{Reduce, ReduceKind};
     use crate::ops::test_util::{run_cpu, tensor};
 
-    fn log_sums(x: &Tensor, axis: i64) -> Vec<f32> {
+    fn log_sums(x: &Tensor, axes: &[i64]) -> Vec<f32> {
         let op = Reduce {
             kind: ReduceKind::LogSumExp,
-            axes: Some(vec![axis]),
+            axes: Some(axes.to_vec()),
             keep_dims: false,
             noop_with_empty_axes: false,
         };
         run_cpu(&op, &[Some(x.clone())], 1).unwrap()[0].to_f32s().unwrap()
     }
 
-    /// Of rows, of columns, and of lines that are neither.
+    /// Of rows, of columns, of both at once, and of rows in several pieces.
     #[test]
     fn log_sums_are_those_of_the_definition() {
-        for (shape, axis) in [([7, 300], 1), ([300, 7], 0), ([40, 600], 0), ([1, 1], 0), ([1, 5], 1)] {
+        let cases: [([usize; 3], &[i64]); 8] = [
+            ([1, 7, 300], &[2]),
+            ([1, 300, 7], &[1]),
+            ([1, 40, 600], &[1]),
+            ([1, 1, 1], &[1]),
+            ([1, 1, 5], &[2]),
+            ([3, 5, 33], &[0, 2]),
+            ([3, 5, 300], &[0, 1]),
+            ([4, 6, 9], &[0]),
+        ];
+        for (shape, axes) in cases {
             let x = tensor(&shape, 3);
             let v = x.to_f32s().unwrap();
-            let [_, cols] = shape;
-            let of = |k: usize| -> f64 {
-                let all = v.iter().enumerate();
-                let own = all.filter(|(i, _)| if axis == 0 { i % cols == k } else { i / cols == k });
-                own.map(|(_, v)| f64::from(*v).exp()).sum::<f64>().ln()
-            };
-            for (k, got) in log_sums(&x, axis).into_iter().enumerate() {
-                assert!((f64::from(got) - of(k)).abs() < 1e-5, "{shape:?} over {axis}: {got} of {}", of(k));
+            let [_, rows, cols] = shape;
+            let kept = |d: i64| !axes.contains(&d);
+            let mut sums = std::collections::BTreeMap::<[usize; 3], f64>::new();
+            for (i, v) in v.iter().enumerate() {
+                let at = [i / (rows * cols), i / cols % rows, i % cols];
+                let place = [0, 1, 2].map(|d| if kept(d as i64) { at[d] } else { 0 });
+                *sums.entry(place).or_default() += f64::from(*v).exp();
+            }
+            let got = log_sums(&x, axes);
+            assert_eq!(got.len(), sums.len());
+            for (got, sum) in got.into_iter().zip(sums.into_values()) {
+                assert!(
+                    (f64::from(got) - sum.ln()).abs() < 1e-5,
+                    "{shape:?} over {axes:?}: {got} of {}",
+                    sum.ln()
+                );
             }
         }
     }
@@ -146,10 +164,10 @@ mod tests {
             [[1e30, 1e30, 0.0], [-inf, -inf, -inf], [inf, 0.0, -inf], [nan, 0.0, 1.0], [0.0, inf, nan]];
         let want = [1e30, -inf, inf, nan, nan];
         let same = |got: &[f32]| got.iter().zip(want).all(|(g, w)| *g == w || (g.is_nan() && w.is_nan()));
-        let by_rows = log_sums(&Tensor::new([5, 3], &rows.concat()).unwrap(), 1);
+        let by_rows = log_sums(&Tensor::new([5, 3], &rows.concat()).unwrap(), &[1]);
         assert!(same(&by_rows), "{by_rows:?}");
         let columns: Vec<f32> = (0..3).flat_map(|k| rows.map(|row| row[k])).collect();
-        let by_columns = log_sums(&Tensor::new([3, 5], &columns).unwrap(), 0);
+        let by_columns = log_sums(&Tensor::new([3, 5], &columns).unwrap(), &[0]);
         assert!(same(&by_columns), "{by_columns:?}");
     }
 }

@@ -24,7 +24,11 @@ const MANY: [usize; 2] = [9, 4];
 const FEW_CHANNELS: usize = 16;
 
 /// Output channels of a tile, and input channels that a step sums.
-const TILES: [(u32, u32); 4] = [(16, 16), (32, 32), (32, 16), (64, 16)];
+type Tile = (u32, u32);
+const NARROW: Tile = (16, 16);
+const DEEP: Tile = (32, 32);
+const MIDDLE: Tile = (32, 16);
+const WIDE: Tile = (64, 16);
 
 /// The kernel of patches, and how it is run.
 #[derive(Clone, Copy, Debug)]
@@ -56,25 +60,25 @@ impl Plain {
         [patches, self.oc.div_ceil(channels as usize)]
     }
 
-    /// The tile of the [`TILES`] for a device of so many processors; `None` where it has too few patches to keep them busy.
-    fn patch_tile(&self, kind: DeviceKind, processors: usize) -> Option<(u32, u32)> {
+    /// The tile for a device of so many processors; `None` where it has too few patches to keep them busy.
+    fn patch_tile(&self, kind: DeviceKind, processors: usize) -> Option<Tile> {
         let least = if kind == DeviceKind::Discrete { LEAST_OF_CARD } else { LEAST };
         let count = |channels: u32| -> usize {
             self.patch_groups(channels).iter().product::<usize>() * self.batch * self.groups
         };
         let reaches = |channels: u32, [part, whole]: [usize; 2]| count(channels) * whole >= processors * part;
         if self.oc <= 16 || (self.ic <= FEW_CHANNELS && !reaches(32, least)) {
-            return reaches(16, least).then_some(TILES[0]);
+            return reaches(16, least).then_some(NARROW);
         }
         if !reaches(32, least) {
             return None;
         }
         if self.oc > 32 && reaches(64, MANY_WIDE) {
-            return Some(TILES[3]);
+            return Some(WIDE);
         }
         // A last step of no more than half its channels wastes as many.
         let half_empty = (1..=16).contains(&(self.ic % 32));
-        Some(if half_empty || reaches(32, MANY) { TILES[2] } else { TILES[1] })
+        Some(if half_empty || reaches(32, MANY) { MIDDLE } else { DEEP })
     }
 }
 
@@ -89,12 +93,13 @@ impl Target<'_> {
     /// The patches of `c` by each tile, where the device can.
     pub(super) fn all_patches(&self, c: &Plain, lower: &Lowering<'_>) -> Vec<Patches> {
         // Wider tiles would waste half of their channels.
-        let tiles =
-            TILES.into_iter().filter(|(channels, _)| c.has_patches() && c.oc > *channels as usize / 2);
+        let tiles = [NARROW, DEEP, MIDDLE, WIDE]
+            .into_iter()
+            .filter(|(channels, _)| c.has_patches() && c.oc > *channels as usize / 2);
         tiles.filter_map(|tile| self.patches_of(c, tile, lower)).collect()
     }
 
-    fn patches_of(&self, c: &Plain, (channels, depth): (u32, u32), lower: &Lowering<'_>) -> Option<Patches> {
+    fn patches_of(&self, c: &Plain, (channels, depth): Tile, lower: &Lowering<'_>) -> Option<Patches> {
         let kernel = variants::ConvPatch { t: self.dtype, channels, depth }.id().ok()?;
         let threads = lower.matrix_threads(kernel, conv_patch::SUBS)?;
         Some(Patches { kernel, threads, groups: c.patch_groups(channels) })
