@@ -1,17 +1,20 @@
 // Attention of many queries by cooperative matrices of 16 x 16 x 16 with sums in float32. A subgroup has 16 queries of its own
-// and all keys, or (few) the same queries as the others and a quarter of each step's keys. Vectors are whole groups of eight,
+// and all keys, or (few) the same queries as the others and a quarter of each step's keys. Half as many subgroups (half) fit in
+// 32 KiB, which is what AMD's driver for Windows has. Vectors are whole groups of eight,
 // at most HEAD elements. Dao et al., "FlashAttention", 2022, algorithm 1, has the softmax. Sums are scaled anew only where a
 // score is much larger than those before; else scores become weights where they are, and no row of them is known: shifts of
 // rows and their sums of weights are matrices too.
 // variant: f16_32        T=f16 HEAD=32 EXT_FLOAT16
 // variant: f16_64        T=f16 HEAD=64 EXT_FLOAT16
 // variant: f16_128       T=f16 HEAD=128 EXT_FLOAT16
+// variant: f16_128_half  T=f16 HEAD=128 HALF EXT_FLOAT16
 // variant: f16_32_few    T=f16 HEAD=32 FEW EXT_FLOAT16
 // variant: f16_64_few    T=f16 HEAD=64 FEW EXT_FLOAT16
 // variant: f16_128_few   T=f16 HEAD=128 FEW EXT_FLOAT16
 // variant: f16_32_bool        T=f16 HEAD=32 BOOL_MASK EXT_FLOAT16 EXT_INT8
 // variant: f16_64_bool        T=f16 HEAD=64 BOOL_MASK EXT_FLOAT16 EXT_INT8
 // variant: f16_128_bool       T=f16 HEAD=128 BOOL_MASK EXT_FLOAT16 EXT_INT8
+// variant: f16_128_half_bool  T=f16 HEAD=128 HALF BOOL_MASK EXT_FLOAT16 EXT_INT8
 // variant: f16_32_few_bool    T=f16 HEAD=32 FEW BOOL_MASK EXT_FLOAT16 EXT_INT8
 // variant: f16_64_few_bool    T=f16 HEAD=64 FEW BOOL_MASK EXT_FLOAT16 EXT_INT8
 // variant: f16_128_few_bool   T=f16 HEAD=128 FEW BOOL_MASK EXT_FLOAT16 EXT_INT8
@@ -41,7 +44,7 @@ const uint ROWS = 16u;            // rust FEW_ROWS: its queries
 const uint KEYS = 64u;
 #define SPLIT SUBS
 #else
-#if HEAD == 128
+#if HEAD == 128 && !defined(HALF)
 const uint SUBS = 8u;             // rust SUBS_128: subgroups of a work-group for the longest vectors
 #else
 const uint SUBS = 4u;             // rust: subgroups of a work-group

@@ -36,7 +36,7 @@ fn a_device_is_measured_once_and_within_bounds() {
 
 #[test]
 fn costs_can_be_given_and_preset() {
-    let given = ImportCosts { copy_threshold: 12_288, direct_reads: 3 };
+    let given = ImportCosts { copy_threshold: 12_288, direct_reads: 3, parameters_in_place: false };
     assert_eq!(open("vulkan", CostSource::Given(given)).import_costs(), given);
     let preset = open("vulkan", CostSource::Preset).cost_report();
     assert_eq!((preset.costs, preset.times), (ImportCosts::preset(true), None));
@@ -51,6 +51,7 @@ fn costs_can_be_given_and_preset() {
 #[test]
 fn imports_for_one_run_pay_in_it() {
     let apu = ImportTimes {
+        submit_byte_ns: 0.0,
         import_ns: 20_000.0,
         import_byte_ns: 0.01,
         copy_call_ns: 100.0,

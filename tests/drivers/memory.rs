@@ -2,11 +2,15 @@
 
 use std::fs;
 
-use onepool::backend::{BufferDesc, DeviceError, Placement};
+use std::sync::Arc;
+
+use onepool::backend::{BufferDesc, ContextDesc, DeviceError, Placement};
 use onepool::device::{Context, Error};
-use onepool::memory::import::{ImportError, Refusal};
+use onepool::loader::{read_params, write_params};
+use onepool::memory::import::costs::ImportTimes;
+use onepool::memory::import::{CostSource, ImportError, Refusal};
 use onepool::registry::{OpenError, Registry};
-use onepool::{DType, GraphBuilder, HostRegion, Session};
+use onepool::{DType, GraphBuilder, HostRegion, Session, ops};
 
 use crate::open;
 use crate::values::{numbers, op, tensor};
@@ -86,6 +90,51 @@ fn reads_of_write_combined_memory_are_counted_and_only_where_there_is_no_other()
     // Nothing is cached on these, so that what is fetched is read slowly, and counted.
     for name in ["radv-apu-unified-heap", "v3dv-rpi5"] {
         assert!(past_caches(name) >= 128 << 10, "{name}");
+    }
+}
+
+/// amdgpu looks at every imported page in each submission. Parameters whose pages cost more than a part of their reading
+/// move to the device's own memory, which is read back by the device: what the host reads there is not cached.
+#[test]
+fn parameters_leave_pages_that_every_submission_pays_for() {
+    const N: usize = 32 << 10;
+    let open = |submit_byte_ns| {
+        let times = ImportTimes {
+            import_ns: 20e3,
+            copy_ns: 0.1,
+            own_read_ns: 0.02,
+            imported_read_ns: 0.02,
+            device_copy_ns: 0.03,
+            submit_byte_ns,
+            ..ImportTimes::default()
+        };
+        let desc = ContextDesc { costs: CostSource::Times(Arc::new(times)), ..ContextDesc::default() };
+        Registry::with_defaults().open("sim:radv-phoenix-780m", &desc).unwrap()
+    };
+    let sums = |session: &mut Session| {
+        session.set_input("x", &tensor(&[N], &numbers(N, 1))).unwrap();
+        session.run().unwrap();
+        session.get_output("y").unwrap().as_slice::<f32>().unwrap().to_vec()
+    };
+    let want: Vec<f32> = numbers(N, 1).iter().zip(numbers(N, 2)).map(|(x, w)| x + w).collect();
+    for (submit_byte_ns, imported) in [(0.0, 4 * N as u64), (12.0 / 4096.0, 0)] {
+        let context = open(submit_byte_ns);
+        let mut blob = Vec::new();
+        write_params(&mut blob, [("w", &tensor(&[N], &numbers(N, 2)))]).unwrap();
+        let mut g = GraphBuilder::new("parameter");
+        let x = g.input("x", DType::F32, [N.into()]);
+        let w = g.constant("w", read_params(&blob).unwrap().remove(0).1);
+        let y = g.op(ops::add(), &[x, w]);
+        g.output("y", y);
+        let graph = g.build().unwrap();
+        let mut session = Session::builder().graph(graph).context(context.clone()).build().unwrap();
+        assert_eq!(sums(&mut session), want);
+        assert_eq!(context.usage().imported, imported, "{submit_byte_ns}");
+        // The values come back from where they are alone.
+        let before = context.traffic().read_past_caches;
+        session.recover_on(vec![open(submit_byte_ns)]).unwrap();
+        assert_eq!(sums(&mut session), want);
+        assert_eq!(context.traffic().read_past_caches, before);
     }
 }
 

@@ -82,7 +82,11 @@ fn measured_costs_decide_whether_a_device_fetches() {
         let crossings = bind.build().unwrap().plan().report.crossings.clone();
         (crossings[0].path, crossings[0].reason)
     };
-    let costs = |copy_threshold, direct_reads| ImportCosts { copy_threshold, direct_reads };
+    let costs = |copy_threshold, direct_reads| ImportCosts {
+        copy_threshold,
+        direct_reads,
+        parameters_in_place: direct_reads == u32::MAX,
+    };
     let all = 4 * N as u64;
     assert_eq!(way("sim:discrete", costs(4096, 1)).0, Crossing::Direct);
     assert_eq!(way("sim:discrete", costs(4096, 3)).0, Crossing::Shared);

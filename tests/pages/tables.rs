@@ -180,30 +180,30 @@ fn geometric_mean(ratios: &[f64]) -> f64 {
 fn peer_operators(records: &Records) -> String {
     let types = ["float32", "float16"].map(|t| [format!("{t}; onepool"), format!("{t}; torch")]);
     let (rows, ratios) =
-        beside_torch(records, H100, "peer", types.each_ref().map(|t| t.each_ref().map(|m| &**m)));
+        beside_torch(records, H200, "peer", types.each_ref().map(|t| t.each_ref().map(|m| &**m)));
     let no_slower = ratios.iter().flatten().filter(|ratio| **ratio <= 1.0).count();
     format!(
-        "{no_slower} of {} are no slower than PyTorch. Milliseconds, {H100}, {}.\n\n{}",
+        "{no_slower} of {} are no slower than PyTorch. Milliseconds, {H200}, {}.\n\n{}",
         ratios.iter().flatten().count(),
-        records.days_on(H100, "peer"),
+        records.days_on(H200, "peer"),
         table(&["operator", "float32", "PyTorch", "ratio", "float16", "PyTorch", "ratio"], &rows)
     )
 }
 
 fn peer_models(records: &Records) -> String {
     let types = [["float32; onepool", "float32; torch"], ["float16; onepool", "float16; torch"]];
-    let (mut rows, ratios) = beside_torch(records, H100, "peer model", types);
+    let (mut rows, ratios) = beside_torch(records, H200, "peer model", types);
     let means = ratios.map(|ratios| geometric_mean(&ratios));
-    for (row, case) in rows.iter_mut().zip(records.cases(H100, "peer model")) {
+    for (row, case) in rows.iter_mut().zip(records.cases(H200, "peer model")) {
         let compiled = ["float32; torch compiled", "float16; torch compiled"]
-            .map(|metric| records.known(H100, "peer model", case, metric));
+            .map(|metric| records.known(H200, "peer model", case, metric));
         row.extend(compiled.map(|ms| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"))));
     }
     format!(
-        "Geometric means of the ratios: {:.2} in float32, {:.2} in float16. Milliseconds, {H100}, {}.\n\n{}",
+        "Geometric means of the ratios: {:.2} in float32, {:.2} in float16. Milliseconds, {H200}, {}.\n\n{}",
         means[0],
         means[1],
-        records.days_on(H100, "peer model"),
+        records.days_on(H200, "peer model"),
         table(
             &[
                 "model",

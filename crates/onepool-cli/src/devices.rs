@@ -252,6 +252,14 @@ fn costs(report: &CostReport, memory: &MemoryModel, out: &mut Output) -> Result<
         speed(times.imported_read_ns),
         speed(times.copy_ns)
     ))?;
+    if times.submit_byte_ns > 0.0 {
+        let where_to =
+            if costs.parameters_in_place { "stay in the host's pages" } else { "move to its own memory" };
+        out.line(format_args!(
+            "            a submission takes {:.1} us for each MiB that it imports: parameters {where_to}",
+            times.submit_byte_ns * f64::from(1 << 20) / 1e3
+        ))?;
+    }
     for (index, ns) in &times.host_read_ns {
         let names: Vec<&str> = memory.flags(*index).names().collect();
         out.line(format_args!(

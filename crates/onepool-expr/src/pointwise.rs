@@ -461,8 +461,8 @@ impl PointwiseDesc {
         self.push(Expr::Unary(op, x))
     }
 
-    /// A function of two values. A power of 2 or 1/2 becomes the product or the root, which is exact; a product with 1
-    /// is the value. Products with a constant zero and quotients by it keep their infinities and NaN, which compilers of drivers leave
+    /// A function of two values. A constant power that is a product, a quotient or a root becomes that
+    /// ([`Self::power`]); a product with 1 is the value. Products with a constant zero and quotients by it keep their infinities and NaN, which compilers of drivers leave
     /// out where they see the constant; the sign of a zero that comes out is lost where the value is a zero.
     ///
     /// # Errors
@@ -480,8 +480,9 @@ impl PointwiseDesc {
             _ => None,
         };
         match (op, constant(a), constant(b)) {
-            (BinaryOp::Pow, _, Some(2.0)) => self.add(Expr::Binary(BinaryOp::Mul, a, a)),
-            (BinaryOp::Pow, _, Some(0.5)) => self.add(Expr::Unary(UnaryOp::Sqrt, a)),
+            (BinaryOp::Pow, _, Some(e)) => {
+                self.add_power(a, e).unwrap_or_else(|| self.add(Expr::Binary(op, a, b)))
+            }
             (BinaryOp::Div, None, Some(zero)) if zero == 0.0 => {
                 let endless = self.add(Expr::Const(f32::INFINITY.copysign(zero)));
                 self.add(Expr::Binary(BinaryOp::Mul, a, endless))
@@ -492,6 +493,41 @@ impl PointwiseDesc {
             (BinaryOp::Mul, Some(zero), None) if zero == 0.0 => self.nothing_of(b, zero),
             _ => self.add(Expr::Binary(op, a, b)),
         }
+    }
+
+    /// `x` to the constant power `e`, where that is the value, a product, a quotient or a root; else `None`.
+    ///
+    /// # Errors
+    /// The expression is not there.
+    pub fn power(&mut self, x: ExprId, e: f32) -> Result<Option<ExprId>, PointwiseError> {
+        self.check(x)?;
+        Ok(self.add_power(x, e))
+    }
+
+    fn add_power(&mut self, x: ExprId, e: f32) -> Option<ExprId> {
+        let square = Expr::Binary(BinaryOp::Mul, x, x);
+        Some(match e {
+            1.0 => x,
+            2.0 => self.add(square),
+            3.0 => {
+                let square = self.add(square);
+                self.add(Expr::Binary(BinaryOp::Mul, square, x))
+            }
+            -1.0 => {
+                let one = self.add(Expr::Const(1.0));
+                self.add(Expr::Binary(BinaryOp::Div, one, x))
+            }
+            // IEEE 754, 9.2.1: of a negative infinity and zero, a power is positive and a root is not.
+            0.5 => {
+                let [zero, endless, least] =
+                    [0.0, f32::INFINITY, f32::NEG_INFINITY].map(|value| self.add(Expr::Const(value)));
+                let root = self.add(Expr::Unary(UnaryOp::Sqrt, x));
+                let root = self.add(Expr::Binary(BinaryOp::Add, root, zero));
+                let test = CompareOp::Equal;
+                self.add(Expr::Select { test, a: x, b: least, then: endless, otherwise: root })
+            }
+            _ => return None,
+        })
     }
 
     /// `x * zero`.

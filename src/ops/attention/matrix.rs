@@ -38,9 +38,15 @@ impl Matrices {
         let groups = |queries: usize| s.batch * s.q_heads * s.q_len.div_ceil(queries);
         let subs = if head == 128 { SUBS_128 } else { SUBS };
         let few = lower.few_wide(groups(ROWS * subs));
-        let kernel = variants::AttentionMatrix { t, head: head as u32, few, bool_mask }.id().ok()?;
         let (subs, rows) = if few { (FEW_SUBS, FEW_ROWS) } else { (subs, ROWS * subs) };
-        let threads = lower.matrix_threads(kernel, subs)?;
-        Some(Matrices { kernel, threads, groups: groups(rows) })
+        // Where workgroup memory is too small for the longest vectors, half as many subgroups have some.
+        [(few, false, subs, rows), (false, true, SUBS, ROWS * SUBS)].into_iter().find_map(
+            |(few, half, subs, rows)| {
+                let head = head as u32;
+                let kernel = variants::AttentionMatrix { t, head, few, half, bool_mask }.id().ok()?;
+                let threads = lower.matrix_threads(kernel, subs)?;
+                Some(Matrices { kernel, threads, groups: groups(rows) })
+            },
+        )
     }
 }

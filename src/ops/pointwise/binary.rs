@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::function::{NUMBERS, dtypes, has_chain_type};
 use super::{binary_cpu, binary_gpu};
 use crate::dtype::DType;
-use crate::expr::{self, BinaryFunction, ExprId, Function, HalfRule, PointwiseDesc, UnaryOp};
+use crate::expr::{BinaryFunction, ExprId, Function, HalfRule, PointwiseDesc};
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::quant::QuantizedBinary;
@@ -127,28 +127,10 @@ impl Operator for Binary {
             let [exponent] = cx.value(1)?.as_slice::<f32>().ok()? else { return None };
             // An exponent of more dimensions would make the output larger.
             let same = cx.shape(0).ok()? == &cx.outputs().first()?.shape;
-            return if same { power(desc, *args.first()?, *exponent) } else { None };
+            return if same { desc.power(*args.first()?, *exponent).ok()? } else { None };
         }
         let &[a, b] = args else { return None };
         self.op.build(desc, a, b).ok()?
-    }
-}
-
-/// `x` to the constant power `e`, for the exponents that models have.
-fn power(desc: &mut PointwiseDesc, x: ExprId, e: f32) -> Option<ExprId> {
-    match e {
-        1.0 => Some(x),
-        2.0 => desc.binary(expr::BinaryOp::Mul, x, x).ok(),
-        3.0 => {
-            let square = desc.binary(expr::BinaryOp::Mul, x, x).ok()?;
-            desc.binary(expr::BinaryOp::Mul, square, x).ok()
-        }
-        0.5 => desc.unary(UnaryOp::Sqrt, x).ok(),
-        -1.0 => {
-            let one = desc.constant(1.0).ok()?;
-            desc.binary(expr::BinaryOp::Div, one, x).ok()
-        }
-        _ => None,
     }
 }
 

@@ -114,7 +114,7 @@ fn power_f32(call: &Call, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelErr
     let (a, b) = (input::<f32>(args, 0, call.lens[0])?, input::<f32>(args, 1, call.lens[1])?);
     let y = output::<f32>(args, 2, call.lens[2])?;
     match b {
-        // The exponents that models have, as what they mean.
+        // The exponents that models have, as `PointwiseDesc::power` means them.
         [2.0] => zip(&call.nest, a, b, y, |v, _| v * v),
         [3.0] => zip(&call.nest, a, b, y, |v, _| v * v * v),
         [0.5] => {

@@ -27,15 +27,15 @@ impl Device {
         self.context.info().memory.shares_host_memory()
     }
 
-    /// Whether kernels read imported pages in place, however often they read them.
-    pub(in crate::session) fn reads_imports_in_place(&self) -> bool {
+    /// Whether kernels read parameters in the host's pages.
+    pub(in crate::session) fn reads_parameters_in_place(&self) -> bool {
         let info = self.context.info();
         let model = &info.memory;
         let coherent = model.import_type().is_some_and(|ty| model.flags(ty).has(TypeFlags::HOST_COHERENT));
         info.import.is_some()
             && coherent
             && model.shares_host_memory()
-            && self.context.import_costs().direct_reads == u32::MAX
+            && self.context.import_costs().parameters_in_place
     }
 
     /// How the device accesses memory of the application in bindings that last `runs` runs.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use super::device::{Device, part};
 use crate::backend::Placement;
-use crate::device::{self, Buffer};
+use crate::device::{self, Buffer, Context};
 use crate::graph::{GraphError, Tensor, TensorIdentity, WeakTensor, WeightStore};
 use crate::memory::host::{HostError, HostRegion};
 use crate::memory::image::ImageDesc;
@@ -15,6 +15,11 @@ use crate::plan::{PlanError, PlannedConstant};
 use crate::recording::Recording;
 use crate::session::error::Error;
 use crate::sync::lock;
+
+/// Bytes of a readback buffer for parameters.
+const READBACK_BYTES: usize = 32 << 20;
+/// What the host reads itself of memory past its caches: a submission takes longer.
+const FEW_BYTES: usize = 4096;
 
 /// Holds each parameter once for each device and layout, for any number of sessions.
 ///
@@ -177,9 +182,9 @@ impl ParamStore {
 }
 
 /// Parameters in pages of their own are read in place, if the device can access that memory and, by measurement,
-/// reads it no slower than its own; packed ones lie there in their layout.
+/// reads it no slower than its own, and submissions do not pay for its pages; packed ones lie there in their layout.
 fn in_place(device: &Device, constant: &PlannedConstant) -> Result<Option<InPlace>, Error> {
-    if !device.reads_imports_in_place() {
+    if !device.reads_parameters_in_place() {
         return Ok(None);
     }
     let found = match &constant.packed {
@@ -221,18 +226,42 @@ fn import(device: &Device, region: &Arc<HostRegion>) -> Option<Arc<Buffer>> {
 }
 
 /// A parameter kept in device memory alone.
-struct InDevice(Buffer);
+struct InDevice {
+    context: Context,
+    buffer: Buffer,
+}
+
+impl InDevice {
+    /// Reads by the host past its caches are some hundred times as slow as a copy by the device.
+    fn copy_by_device(&self, to: &mut [u8]) -> Result<(), device::Error> {
+        // A queue of its own: whoever reads may hold the session's.
+        let device = Device::new(self.context.clone())?;
+        let mut offset = 0;
+        for part in to.chunks_mut(READBACK_BYTES) {
+            let bytes = part.len() as u64;
+            device.read(&self.buffer.sub_buffer(offset, bytes)?, part)?;
+            offset += bytes;
+        }
+        Ok(())
+    }
+
+    /// Works on a lost device too, whose memory stays mapped.
+    fn copy_by_host(&self, to: &mut [u8]) -> Result<(), device::Error> {
+        Ok(self.buffer.sub_buffer(0, to.len() as u64)?.map_read()?.copy_to(to)?)
+    }
+}
 
 impl WeightStore for InDevice {
     fn read(&self, to: &mut [u8]) -> Result<(), HostError> {
-        let copied = |to: &mut [u8]| -> Result<(), device::Error> {
-            Ok(self.0.sub_buffer(0, to.len() as u64)?.map_read()?.copy_to(to)?)
+        let copied = match self.buffer.info().cached || to.len() < FEW_BYTES {
+            true => self.copy_by_host(to),
+            false => self.copy_by_device(to).or_else(|_| self.copy_by_host(to)),
         };
-        copied(to).map_err(|error| HostError::Unreadable { cause: error.to_string() })
+        copied.map_err(|error| HostError::Unreadable { cause: error.to_string() })
     }
 
     fn is_there(&self) -> bool {
-        self.read(&mut [0; 16]).is_ok()
+        self.copy_by_host(&mut [0; 16]).is_ok()
     }
 }
 
@@ -250,7 +279,8 @@ fn move_to_device(device: &Device, constant: &PlannedConstant) -> Result<Option<
         return Ok(None);
     }
     let bytes = constant.bytes().max(1);
-    let store: Arc<dyn WeightStore> = Arc::new(InDevice(buffer.clone()));
+    let moved_to = InDevice { context: device.context.clone(), buffer: buffer.clone() };
+    let store: Arc<dyn WeightStore> = Arc::new(moved_to);
     let moved = tensor.move_to(packed, Arc::clone(&store), |fill| -> Result<(), Error> {
         let part = buffer.sub_buffer(0, bytes).map_err(device::Error::from)?;
         fill(&mut part.map_write()?);

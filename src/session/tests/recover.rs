@@ -166,7 +166,7 @@ mod sim {
 
     use super::*;
     use crate::backend::ContextDesc;
-    use crate::backend::sim::{SimConfig, SimDriver, SimFault, SimFaults};
+    use crate::backend::sim::{DriverProfile, SimConfig, SimDriver, SimFault, SimFaults};
     use crate::registry::Registry;
 
     struct Sim {
@@ -242,6 +242,44 @@ mod sim {
             let error = strict.output("y", Memory::region(&caller.y)).build().unwrap().run().unwrap_err();
             assert!(error.is_out_of_memory(), "{error}");
             assert_eq!(context.validation_messages(), Vec::<String>::new());
+        }
+    }
+
+    /// RADV reports imports that the kernel cannot map as a lost device: the session that continues copies instead.
+    #[test]
+    fn imports_that_lose_the_device_become_copies_after_recovery() {
+        for name in ["radv-phoenix-780m", "radv-strix-halo-96g", "radv-cezanne-512m"] {
+            let faults = SimFaults { lose_by_imports: Some(5 * (N * N) as u64), ..SimFaults::default() };
+            let profile = DriverProfile::built_in(name).unwrap().unwrap();
+            let identity = Some(format!("lost with the imports of {name}"));
+            let config = SimConfig { faults, identity, ..profile.into() };
+            let open = || {
+                let mut registry = Registry::empty();
+                registry.register(Box::new(SimDriver::with(vec![config.clone()])));
+                registry.open("sim", &ContextDesc::default()).unwrap()
+            };
+            let mut g = GraphBuilder::new("double");
+            let x = g.input("x", DType::F32, [N.into(), N.into()]);
+            let y = g.op(ops::add(), &[x, x]);
+            g.output("y", y);
+            let builder = Session::builder().graph(g.build().unwrap()).context(open());
+            let mut session = builder.copy_threshold(0).fallback(false).build().unwrap();
+            let caller = Caller::new();
+            let mut binding = caller.bind(&session).unwrap();
+            assert!(binding.verdicts().all(|v| v.path.imports()));
+            assert!(binding.run().unwrap_err().is_lost());
+            caller.check_input();
+            drop(binding);
+            session.recover_on(vec![open()]).unwrap();
+            let mut binding = caller.bind(&session).unwrap();
+            let imported = binding.verdicts().filter(|verdict| verdict.path.imports()).count();
+            assert_eq!(imported, 1, "half as many bytes as before");
+            let refused = binding.verdicts().find(|verdict| !verdict.path.imports()).unwrap().to_string();
+            assert!(refused.contains("do not fit in what the device maps of the host's memory"), "{refused}");
+            binding.run().unwrap();
+            let doubled: Vec<f32> = input().iter().map(|v| v + v).collect();
+            assert!(caller.y.read().unwrap().as_slice_of::<f32>().unwrap()[..N * N] == doubled);
+            assert_eq!(session.context(0).unwrap().validation_messages(), Vec::<String>::new());
         }
     }
 

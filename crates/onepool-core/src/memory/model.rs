@@ -5,6 +5,9 @@
 
 use super::import::Refusal;
 
+/// A heap of less than this part of the device's memory is a window.
+const WINDOW: u64 = 8;
+
 /// What kind of thing a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -223,7 +226,19 @@ impl MemoryModel {
     /// The types among `bits` that suit a placement, best first. Where the device has memory of its own, its fastest
     /// place is that memory or none: spilling to the other side of the bus is the caller's decision.
     pub fn candidates(&self, placement: Placement, bits: u32) -> Vec<u32> {
-        self.ranked(bits, |flags| self.score(flags, placement))
+        let mut ranked = self.ranked(bits, |flags| self.score(flags, placement));
+        if self.shared && placement != Placement::Device {
+            // Parameters would fill it, and every program that draws needs some of it.
+            ranked.sort_by_key(|index| self.is_window(*index));
+        }
+        ranked
+    }
+
+    /// Whether the heap of a type is a small part of what the device can hold: the window of 256 MiB that AMD's driver
+    /// for Windows lists beside the host's memory.
+    fn is_window(&self, index: u32) -> bool {
+        let heap = self.heap_of(index).and_then(|heap| self.heaps.get(heap as usize));
+        heap.is_some_and(|heap| heap.bytes < self.capacity() / WINDOW)
     }
 
     /// The types among `bits` for an import, best first: always mappable, cached and coherent before others. What a
@@ -426,6 +441,19 @@ mod tests {
         assert_eq!(apu.capacity(), 15 * GIB);
         assert!(apu.reads_past_caches(Placement::Upload) && !apu.reads_past_caches(Placement::Shared));
         assert!(apu.flags(3).is_write_combined() && !apu.flags(0).is_write_combined());
+    }
+
+    #[test]
+    fn a_small_window_is_the_last_place_for_what_the_host_writes() {
+        let types = [(0, 1), (1, 6), (2, 7), (1, 14)];
+        let windows = |window| {
+            let heaps = [(768 << 20, true), (7 * GIB, false), (window, true)];
+            model(DeviceKind::Integrated, &heaps, &types, ImportTypes::Bits(0b1010))
+        };
+        assert_eq!(windows(256 << 20).candidates(Placement::Upload, !0), [3, 1, 2]);
+        assert_eq!(windows(256 << 20).candidates(Placement::Device, !0)[..2], [0, 2]);
+        // A large one is memory like all other.
+        assert_eq!(windows(64 * GIB).candidates(Placement::Upload, !0)[0], 2);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub use self::foreign::{
 pub use self::statistics::{Executable, Statistic, StatisticValue};
 use crate::kernel::KernelSource;
 use crate::recording::{BufferId, BufferRange, DeviceKernelId, PreparedId, Recording};
-use onepool_core::memory::budget::HeapBudget;
+use onepool_core::memory::budget::{HeapBudget, KernelMemory};
 use onepool_core::memory::dma_buf::DmaBuf;
 use onepool_core::memory::image::ImageRules;
 use onepool_core::memory::import::{CostSource, ImportRules, Refusal};
@@ -582,6 +582,11 @@ pub trait ContextBackend: Send + Sync + fmt::Debug {
     /// What the driver says of each heap of [`DeviceInfo::memory`], in order; empty where it does not say.
     fn heap_budgets(&self) -> Vec<HeapBudget> {
         Vec::new()
+    }
+
+    /// What the system's kernel counts of the memory of a device that works in the host's; `None` where it does not say.
+    fn kernel_memory(&self) -> Option<KernelMemory> {
+        None
     }
 
     /// Messages of the API's validation since the last call; empty without validation.

@@ -98,7 +98,7 @@ impl Context {
             return Err(DeviceError::Limit { what: "a buffer", asked: bytes, limit }.into());
         }
         let heaps = core.info.memory.heaps_for(desc.placement);
-        if !heaps.iter().any(|heap| core.budget.available(*heap) >= bytes) {
+        if !core.has_room(&heaps, bytes) {
             return Err(DeviceError::OutOfDeviceMemory { bytes }.into());
         }
         let id = core.backend.create_buffer(desc)?;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -17,9 +18,13 @@ use super::error::{Problem, UsageError, busy};
 use super::kernel::{KernelInner, KernelKey};
 use super::queue::{PreparedInner, QueueInner};
 use super::traffic::Counters;
-use crate::backend::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, QueueBackend, Timepoint};
+use crate::backend::{
+    ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, QueueBackend, Timepoint,
+};
 use crate::recording::{BufferId, BufferRange, DeviceKernelId, Recording};
-use onepool_core::memory::budget::{Budget, BudgetExceeded, BudgetKind, HeapBudget, Reservation};
+use onepool_core::memory::budget::{
+    Budget, BudgetExceeded, BudgetKind, BudgetLimits, HeapBudget, KernelMemory, Pool, Reservation,
+};
 use onepool_core::memory::coherency::{Access, Left, ResourceId, Touch};
 use onepool_core::memory::dma_buf::{DmaBuf, Turn};
 use onepool_core::memory::host::{DeviceLease, SharedRegion};
@@ -37,8 +42,10 @@ pub(super) struct Core {
     pub(super) cost_source: CostSource,
     pub(super) cache_dir: Option<PathBuf>,
     pub(super) costs: OnceLock<CostReport>,
-    /// What the driver said last of its heaps, and when.
-    heaps: Mutex<Option<(Instant, Vec<HeapBudget>)>>,
+    /// What driver and kernel said last of memory, and when.
+    said: Mutex<Option<(Instant, Arc<Said>)>>,
+    /// The device was lost, as a call has told.
+    lost: AtomicBool,
     pub(super) imports: Mutex<ImportMap<Arc<Memory>>>,
     pub(super) kernels: Mutex<HashMap<KernelKey, Weak<KernelInner>>>,
     pub(super) dma_bufs: Mutex<HashMap<BufferId, Arc<DmaBuf>>>,
@@ -48,6 +55,13 @@ pub(super) struct Core {
     state: Mutex<State>,
     /// Told whenever a reservation ends.
     released: Condvar,
+}
+
+/// What driver and kernel say of memory that is in use.
+#[derive(Debug)]
+struct Said {
+    heaps: Vec<HeapBudget>,
+    kernel: Option<KernelMemory>,
 }
 
 /// Everything that changes with submissions.
@@ -200,7 +214,8 @@ impl Core {
             cost_source: desc.costs.clone(),
             cache_dir: desc.cache_dir.clone(),
             costs: OnceLock::new(),
-            heaps: Mutex::default(),
+            said: Mutex::default(),
+            lost: AtomicBool::new(false),
             imports: Mutex::default(),
             kernels: Mutex::default(),
             dma_bufs: Mutex::default(),
@@ -215,22 +230,57 @@ impl Core {
     pub(super) fn reserve_import(&self, bytes: u64) -> Result<Reservation, BudgetExceeded> {
         let heap = self.info.memory.import_heap().unwrap_or_default();
         let reservation = self.budget.reserve(BudgetKind::Import, heap, bytes)?;
-        let Some(said) = self.heap_budget(heap) else { return Ok(reservation) };
+        let said = self.said();
+        // Where the kernel tells, what the driver says is of heaps that it made up.
+        let (pool, said) = match (said.kernel, said.heaps.get(heap as usize)) {
+            (Some(kernel), _) => (Pool::Imports, kernel.mapped),
+            (None, Some(said)) => (Pool::Heap(heap), *said),
+            (None, None) => return Ok(reservation),
+        };
         if bytes > said.available() {
-            return Err(BudgetExceeded { heap, asked: bytes, live: said.usage, limit: said.budget });
+            return Err(BudgetExceeded { pool, asked: bytes, live: said.usage, limit: said.budget });
         }
         Ok(reservation)
     }
 
-    /// What the driver says of a heap, asked now and then: asking is a call into the system.
-    fn heap_budget(&self, heap: u32) -> Option<HeapBudget> {
+    /// Whether an allocation fits in one of `heaps` together with what lives. A driver may hand out more than there is,
+    /// and lose the device at the next submission.
+    pub(super) fn has_room(&self, heaps: &[u32], bytes: u64) -> bool {
+        let in_heap = |heap: &u32| self.budget.available(*heap) >= bytes;
+        heaps.iter().any(in_heap) && self.said().kernel.is_none_or(|kernel| kernel.available() >= bytes)
+    }
+
+    /// What driver and kernel say, asked now and then: asking is a call into the system.
+    fn said(&self) -> Arc<Said> {
         const FRESH: Duration = Duration::from_millis(20);
-        let mut heaps = lock(&self.heaps);
-        let fresh = heaps.as_ref().filter(|(when, said)| said.is_empty() || when.elapsed() < FRESH).is_some();
-        if !fresh {
-            *heaps = Some((Instant::now(), self.backend.heap_budgets()));
+        let mut last = lock(&self.said);
+        let is_fresh = |(when, said): &&(Instant, Arc<Said>)| {
+            said.heaps.is_empty() && said.kernel.is_none() || when.elapsed() < FRESH
+        };
+        if let Some((_, said)) = last.as_ref().filter(is_fresh) {
+            return Arc::clone(said);
         }
-        heaps.as_ref().and_then(|(_, said)| said.get(heap as usize).copied())
+        let (heaps, kernel) = (self.backend.heap_budgets(), self.backend.kernel_memory());
+        let said = Arc::new(Said { heaps, kernel });
+        *last = Some((Instant::now(), Arc::clone(&said)));
+        said
+    }
+
+    /// Notes that the device is lost. Where a submission tells it first, imports may have been too many.
+    pub(super) fn note_loss(&self, error: &DeviceError, at_submit: bool) {
+        if !matches!(error, DeviceError::Lost { .. }) || self.lost.swap(true, Ordering::Relaxed) || !at_submit
+        {
+            return;
+        }
+        // A software device maps nothing.
+        if self.info.kind != DeviceKind::Cpu
+            && let Some(most) = self.budget.lost_at_submit()
+        {
+            tracing::warn!(
+                "{} was lost at a submission with imports: from now on it imports at most {most} bytes at once",
+                self.info.name
+            );
+        }
     }
 
     /// Makes what the host wrote visible to later submissions.
@@ -334,7 +384,10 @@ impl Core {
         let retired = match &waited {
             Ok(()) | Err(DeviceError::Kernel { .. }) => self.retire(queue, point),
             // A lost device touches nothing any more.
-            Err(DeviceError::Lost { .. }) => self.retire(queue, Timepoint(u64::MAX)),
+            Err(error @ DeviceError::Lost { .. }) => {
+                self.note_loss(error, false);
+                self.retire(queue, Timepoint(u64::MAX))
+            }
             Err(_) => Ok(()),
         };
         waited.and(retired)
@@ -404,9 +457,12 @@ impl Core {
 /// A limit for each heap; what lies in the host's memory is not more than that.
 fn budget_of(backend: &dyn ContextBackend, info: &DeviceInfo) -> Budget {
     let host = physical_memory().unwrap_or(u64::MAX);
-    let shared = info.memory.shares_host_memory();
+    let (shared, heaps) = (info.memory.shares_host_memory(), info.memory.heaps());
     let limit = |heap: &Heap| if shared || !heap.device_local { heap.bytes.min(host) } else { heap.bytes };
-    let limits: Vec<u64> = info.memory.heaps().iter().map(limit).collect();
+    let limits = match backend.kernel_memory() {
+        Some(kernel) => BudgetLimits::of_kernel(&kernel, heaps.len(), host),
+        None => BudgetLimits::of_heaps(heaps.iter().map(limit).collect()),
+    };
     match backend.shared_device() {
         Some(identity) => Budget::of_device(identity, &limits),
         None => Budget::new(&limits),

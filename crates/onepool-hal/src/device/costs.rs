@@ -31,11 +31,15 @@ const LARGE: usize = 8 << 20;
 const SMALL: usize = 64 << 10;
 /// Bytes that the host reads of each type: past the caches some 0.2 GB/s are usual.
 const READ: usize = 256 << 10;
-/// Kernels in a row, each on a part of the large buffers that none before it touched, so that no cache of the device has
-/// it: a cache serves imported memory as fast as its own.
+/// Kernels in a row, each on a part of the buffers that none before it touched, in no run, so that no cache of the device
+/// has it: a cache may serve its own memory alone, or both as fast.
 const ROW: usize = 4;
 /// How often each is timed: the fastest counts.
 const RUNS: usize = 3;
+/// Bytes of a part.
+const PART: usize = 2 << 20;
+/// Parts of a buffer: those of one kernel and of a row for each run, and one to begin with.
+const PARTS: usize = RUNS * (1 + ROW) + 1;
 /// How many processes measure what the time was too short for.
 const TRIES: u32 = 2;
 /// The most time for all of it.
@@ -195,7 +199,7 @@ fn measure(context: &Context, clock: &Clock) -> Result<ImportTimes, Error> {
         let (one, many) = (import(&small)?, import(&large)?);
         (times.import_ns, times.import_byte_ns) = line(one, many);
         if !clock.is_over() {
-            read_in_place(context, clock, &large, &mut times)?;
+            read_in_place(context, clock, &mut times)?;
         }
     }
     let staging = buffer(context, LARGE, Placement::Shared)?;
@@ -226,29 +230,40 @@ fn measure(context: &Context, clock: &Clock) -> Result<ImportTimes, Error> {
     Ok(times)
 }
 
-/// How kernels read imported memory and the device's own: all three times, or none where the time is over before.
-fn read_in_place(
-    context: &Context,
-    clock: &Clock,
-    region: &Arc<SharedRegion>,
-    times: &mut ImportTimes,
-) -> Result<(), Error> {
-    let (imported, own) = (context.import(region)?, buffer(context, LARGE, Placement::Device)?);
+/// How kernels read imported memory and the device's own, and what its pages cost a submission: all times, or none where
+/// the time is over before.
+fn read_in_place(context: &Context, clock: &Clock, times: &mut ImportTimes) -> Result<(), Error> {
+    let own = buffer(context, PARTS * PART, Placement::Device)?;
     let mut kernels = Kernels::new(context, clock)?;
+    let last = PARTS - 1;
     // The first run of a kernel is slow everywhere; a device whose second one is shows its speed with fewer bytes too.
-    kernels.run(kernels.dispatch(&own, 0)?)?;
+    kernels.run(kernels.dispatch(&own, last)?)?;
     if clock.is_over() {
         return Ok(());
     }
     let second = Instant::now();
-    kernels.run(kernels.dispatch(&own, 1)?)?;
+    kernels.run(kernels.dispatch(&own, last)?)?;
     if second.elapsed() > LIMIT / 50 {
         kernels.bytes = 4 * SMALL;
     }
-    let Some(own_read_ns) = kernels.read(&own)? else { return Ok(()) };
-    let Some(imported_read_ns) = kernels.read(&imported)? else { return Ok(()) };
+    // Some drivers list every import in every submission, so this is timed before there is one.
+    let Some(alone) = kernels.alone(&own)? else { return Ok(()) };
+    let imported = context.import(&region(PARTS * PART)?)?;
+    let Some([own_row, imported_row]) = kernels.read([&own, &imported])? else { return Ok(()) };
     let Some(device_copy_ns) = kernels.copy(&imported, &own)? else { return Ok(()) };
-    *times = ImportTimes { own_read_ns, imported_read_ns, device_copy_ns, ..std::mem::take(times) };
+    let (own_read_ns, imported_read_ns) = (kernels.one_more(own_row), kernels.one_more(imported_row));
+    let slower = (imported_read_ns - own_read_ns).max(0.0) * kernels.bytes as f64;
+    let alone = alone.min(own_row.one);
+    let pages = imported_row.one - slower - alone;
+    // Less than a quarter of a submission is noise.
+    let submit_byte_ns = if pages > alone / 4.0 { pages / (PARTS * PART) as f64 } else { 0.0 };
+    *times = ImportTimes {
+        own_read_ns,
+        imported_read_ns,
+        device_copy_ns,
+        submit_byte_ns,
+        ..std::mem::take(times)
+    };
     Ok(())
 }
 
@@ -281,12 +296,19 @@ fn host_read(clock: &Clock, mapped: &Buffer) -> Result<f64, Error> {
     Ok(clock.time(read)? / READ as f64)
 }
 
+/// Nanoseconds of submissions, with one command and with [`ROW`] of them.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    one: f64,
+    all: f64,
+}
+
 struct Kernels<'c> {
     context: &'c Context,
     clock: &'c Clock,
     kernel: Kernel,
     to: Buffer,
-    /// Of each part of the buffers.
+    /// What a command takes of a part.
     bytes: usize,
 }
 
@@ -294,13 +316,12 @@ impl<'c> Kernels<'c> {
     fn new(context: &'c Context, clock: &'c Clock) -> Result<Kernels<'c>, Error> {
         let failed = |log| DeviceError::Program { kernel: "negation".to_owned(), log };
         let kernel = context.create_kernel(&Arc::new(negation().map_err(failed)?), &[])?;
-        let bytes = LARGE / ROW;
-        Ok(Kernels { context, clock, kernel, to: buffer(context, bytes, Placement::Device)?, bytes })
+        Ok(Kernels { context, clock, kernel, to: buffer(context, PART, Placement::Device)?, bytes: PART })
     }
 
-    /// Part `n` of a large buffer.
+    /// Part `n` of a buffer.
     fn part(&self, buffer: &Buffer, n: usize) -> Result<BufferRange, Error> {
-        Ok(buffer.sub_buffer((n * self.bytes) as u64, self.bytes as u64)?.range())
+        Ok(buffer.sub_buffer((n * PART) as u64, self.bytes as u64)?.range())
     }
 
     /// A kernel that reads part `n` of `from`, and writes as many bytes to the device's own memory.
@@ -318,39 +339,72 @@ impl<'c> Kernels<'c> {
         }))
     }
 
-    /// Nanoseconds for each byte that the kernel reads of `from`; nothing where the time is over.
-    fn read(&self, from: &Buffer) -> Result<Option<f64>, Error> {
-        self.one_more(|n| self.dispatch(from, n))
+    fn run(&self, command: Command) -> Result<(), Error> {
+        self.time([Ok(command)]).map(drop)
+    }
+
+    /// Nanoseconds of a submission of commands one after the other.
+    fn time(&self, commands: impl IntoIterator<Item = Result<Command, Error>>) -> Result<f64, Error> {
+        let order = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
+        let mut ordered = Vec::new();
+        for command in commands {
+            ordered.extend([Command::Barrier(order), command?]);
+        }
+        let recording = Recording { commands: ordered, ..Recording::default() };
+        let queue = self.context.queue()?;
+        let prepared = queue.prepare_checked(recording, &[], true)?;
+        let start = Instant::now();
+        queue.submit_prepared(&prepared)?.wait()?;
+        Ok(start.elapsed().as_nanos() as f64)
+    }
+
+    /// The fastest submission of a kernel that reads a part that later ones do not; nothing where the time is over.
+    fn alone(&self, own: &Buffer) -> Result<Option<f64>, Error> {
+        let mut best = f64::MAX;
+        for _ in 0..RUNS {
+            if self.clock.is_over() {
+                return Ok(None);
+            }
+            best = best.min(self.time([self.dispatch(own, PARTS - 1)])?);
+        }
+        Ok(Some(best))
+    }
+
+    /// Kernels that read each buffer, in turn, because clocks rise meanwhile; nothing where the time is over.
+    fn read(&self, buffers: [&Buffer; 2]) -> Result<Option<[Row; 2]>, Error> {
+        self.rows(|which, n| self.dispatch(buffers[which], n))
     }
 
     /// Nanoseconds for each byte that the device copies; nothing where the time is over.
     fn copy(&self, src: &Buffer, dst: &Buffer) -> Result<Option<f64>, Error> {
-        self.one_more(|n| Ok(Command::Copy { src: self.part(src, n)?, dst: self.part(dst, n)? }))
+        let copy = |_, n| Ok(Command::Copy { src: self.part(src, n)?, dst: self.part(dst, n)? });
+        let rows: Option<[Row; 1]> = self.rows(copy)?;
+        Ok(rows.map(|[row]| self.one_more(row)))
     }
 
-    fn run(&self, command: Command) -> Result<(), Error> {
-        let commands = vec![command];
-        self.context.queue()?.submit_checked(Recording { commands, ..Recording::default() }, true)?.wait()
+    /// The fastest of [`RUNS`] rows of each of `N` kinds of commands.
+    fn rows<const N: usize>(
+        &self,
+        command: impl Fn(usize, usize) -> Result<Command, Error>,
+    ) -> Result<Option<[Row; N]>, Error> {
+        let mut best = [Row { one: f64::MAX, all: f64::MAX }; N];
+        for run in 0..RUNS {
+            for (which, best) in best.iter_mut().enumerate() {
+                if self.clock.is_over() {
+                    return Ok(None);
+                }
+                let first = run * (1 + ROW);
+                best.one = best.one.min(self.time([command(which, first)])?);
+                let row = (0..ROW).map(|n| command(which, first + 1 + n));
+                best.all = best.all.min(self.time(row)?);
+            }
+        }
+        Ok(Some(best))
     }
 
-    /// What one more of these commands costs, for each byte.
-    fn one_more(&self, command: impl Fn(usize) -> Result<Command, Error>) -> Result<Option<f64>, Error> {
-        let queue = self.context.queue()?;
-        let order = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
-        let run = |count: usize| {
-            if self.clock.is_over() {
-                return Ok(None);
-            }
-            let mut commands = Vec::new();
-            for n in 0..count {
-                commands.extend([Command::Barrier(order), command(n)?]);
-            }
-            let prepared =
-                queue.prepare_checked(Recording { commands, ..Recording::default() }, &[], true)?;
-            self.clock.time(|| queue.submit_prepared(&prepared)?.wait()).map(Some)
-        };
-        let (Some(one), Some(all)) = (run(1)?, run(ROW)?) else { return Ok(None) };
-        Ok(Some(((all - one) / ((ROW - 1) * self.bytes) as f64).max(1e-6)))
+    /// What one more command of a row costs, for each byte.
+    fn one_more(&self, row: Row) -> f64 {
+        ((row.all - row.one) / ((ROW - 1) * self.bytes) as f64).max(1e-6)
     }
 }
 

@@ -477,7 +477,7 @@ impl QueueInner {
     ) -> Result<(Timepoint, usize), Error> {
         let lane = state.queues.get_mut(self.index).and_then(Option::as_mut);
         let lane = lane.ok_or(DeviceError::Stale { object: "queue" })?;
-        let point = submit()?;
+        let point = submit().inspect_err(|error| self.core.note_loss(error, true))?;
         if flight.ends {
             self.core.traffic.copied(flight.work().copied);
         }

@@ -66,6 +66,18 @@ fn known_parameters_are_built_in_and_other_types_are_left() {
         let op = read_op("Pow", 13, &no_attrs()).unwrap();
         assert!(check("Pow", op.as_ref(), &inputs), "power {e}");
     }
+    // Alone and in a chain it has the same bits, of what is no usual number too.
+    let odd = [f32::NEG_INFINITY, -2.0, -0.0, 0.0, 1e-40, 0.25, 9.0, f32::INFINITY, f32::NAN];
+    for e in [1.0, 2.0, 3.0, -1.0, 0.5] {
+        let inputs = [Some(Tensor::new([odd.len()], &odd).unwrap()), scalar(e)];
+        let op = read_op("Pow", 13, &no_attrs()).unwrap();
+        let alone = run_cpu(op.as_ref(), &inputs, 1).unwrap().remove(0);
+        let chain = evaluated(op.as_ref(), &inputs).unwrap();
+        let bits = |v: &f32| if v.is_nan() { f32::NAN.to_bits() } else { v.to_bits() };
+        let [alone, chain] =
+            [alone.as_slice::<f32>().unwrap(), &chain].map(|v| v.iter().map(bits).collect::<Vec<_>>());
+        assert_eq!(alone, chain, "power {e}");
+    }
     let pow = read_op("Pow", 13, &no_attrs()).unwrap();
     assert!(!check("Pow", pow.as_ref(), &[x.clone(), scalar(1.7)]));
     let clip = read_op("Clip", 13, &no_attrs()).unwrap();

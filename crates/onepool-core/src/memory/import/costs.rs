@@ -5,6 +5,8 @@ use std::sync::Arc;
 /// A copy is never worth it for what is slower in place by less than this: noise where other programs run, and at less
 /// than it only what is read six times and more would gain.
 const NOISE: f64 = 1.4;
+/// What part of the time to read a parameter its submission may take for its pages.
+const SUBMIT_SHARE: f64 = 0.05;
 /// The threshold is at least a page, below which an import shares its page with other data.
 const LEAST: u64 = 4096;
 /// The threshold is at most this, whatever was measured.
@@ -19,6 +21,8 @@ pub struct ImportCosts {
     pub copy_threshold: u64,
     /// An import is used in place when the graph touches each byte at most this often.
     pub direct_reads: u32,
+    /// Whether kernels read parameters in the host's pages. Elsewhere these move to memory of the device's own, once.
+    pub parameters_in_place: bool,
 }
 
 impl ImportCosts {
@@ -29,7 +33,11 @@ impl ImportCosts {
     /// What is taken where nothing is measured: shared memory is read in place however often, memory across a bus
     /// once.
     pub const fn preset(shares_host_memory: bool) -> ImportCosts {
-        ImportCosts { copy_threshold: 64 << 10, direct_reads: if shares_host_memory { u32::MAX } else { 1 } }
+        ImportCosts {
+            copy_threshold: 64 << 10,
+            direct_reads: if shares_host_memory { u32::MAX } else { 1 },
+            parameters_in_place: shares_host_memory,
+        }
     }
 
     /// What follows from times that were measured for bindings that last [`ImportCosts::RUNS`] runs; the preset where they
@@ -42,9 +50,9 @@ impl ImportCosts {
     pub fn of_runs(times: &ImportTimes, shares_host_memory: bool, runs: u32) -> ImportCosts {
         let runs = f64::from(runs.max(1));
         let preset = ImportCosts::preset(shares_host_memory);
-        // Per byte, a run saves its copy and loses what reading in place costs once.
+        // Per byte, a run saves its copy and loses what reading in place costs once, and what its submission does.
         let slower = (times.imported_read_ns - times.own_read_ns).max(0.0);
-        let saved = runs * (times.copy_ns - slower) - times.import_byte_ns;
+        let saved = runs * (times.copy_ns - slower - times.submit_byte_ns) - times.import_byte_ns;
         let fixed = times.import_ns - runs * times.copy_call_ns;
         let threshold = match (fixed > 0.0, saved > 0.0) {
             (true, true) => fixed / saved,
@@ -62,6 +70,10 @@ impl ImportCosts {
             // The casts saturate.
             copy_threshold: (threshold as u64).clamp(LEAST, MOST).next_multiple_of(LEAST),
             direct_reads: (pays as u32).max(1),
+            // A run reads each about once.
+            parameters_in_place: shares_host_memory
+                && pays as u32 == u32::MAX
+                && times.submit_byte_ns <= times.own_read_ns.max(0.0) * SUBMIT_SHARE,
         }
     }
 }
@@ -84,6 +96,8 @@ pub struct ImportTimes {
     pub imported_read_ns: f64,
     /// Of a copy by the device from imported memory into its own, for each byte.
     pub device_copy_ns: f64,
+    /// Of a submission that uses an import, for each byte of it: amdgpu looks at every page each time.
+    pub submit_byte_ns: f64,
     /// Of reads by the host, for each byte, by the memory types that it maps.
     pub host_read_ns: Vec<(u32, f64)>,
 }
@@ -128,8 +142,27 @@ mod tests {
             own_read_ns: 0.02,
             imported_read_ns: 0.02,
             device_copy_ns: 0.03,
+            submit_byte_ns: 0.0,
             host_read_ns: Vec::new(),
         }
+    }
+
+    /// 12 ns for each page of 4 KiB and 0.3 ns where pages are huge, at 50 GB/s.
+    #[test]
+    fn parameters_leave_pages_that_each_submission_pays_for() {
+        assert!(ImportCosts::of(&apu(), true).parameters_in_place);
+        let huge = ImportTimes { submit_byte_ns: 0.3 / 4096.0, ..apu() };
+        assert!(ImportCosts::of(&huge, true).parameters_in_place);
+        let small = ImportTimes { submit_byte_ns: 12.0 / 4096.0, ..apu() };
+        let costs = ImportCosts::of(&small, true);
+        assert!(!costs.parameters_in_place);
+        // What is imported for a run is read in place all the same: a copy costs more.
+        assert_eq!((costs.direct_reads, costs.copy_threshold), (u32::MAX, LEAST));
+        let dear = ImportTimes { submit_byte_ns: 0.2, ..apu() };
+        assert_eq!(ImportCosts::of(&dear, true).copy_threshold, MOST);
+        assert!(!ImportCosts::of(&apu(), false).parameters_in_place);
+        let unmeasured = ImportTimes { own_read_ns: 0.0, imported_read_ns: 0.0, ..apu() };
+        assert!(ImportCosts::of(&unmeasured, true).parameters_in_place);
     }
 
     #[test]
@@ -187,12 +220,12 @@ mod tests {
     proptest! {
         #[test]
         fn any_times_give_costs_in_bounds(
-            v in proptest::array::uniform7(prop_oneof![Just(0.0), Just(f64::NAN), Just(f64::INFINITY), -1e9..1e12f64]),
+            v in proptest::array::uniform8(prop_oneof![Just(0.0), Just(f64::NAN), Just(f64::INFINITY), -1e9..1e12f64]),
         ) {
-            let [import_ns, import_byte_ns, copy_call_ns, copy_ns, own_read_ns, imported_read_ns, device_copy_ns] = v;
+            let [import_ns, import_byte_ns, copy_call_ns, copy_ns, own_read_ns, imported_read_ns, device_copy_ns, submit_byte_ns] = v;
             let costs = ImportCosts::of(&ImportTimes {
                 import_ns, import_byte_ns, copy_call_ns, copy_ns, own_read_ns, imported_read_ns, device_copy_ns,
-                host_read_ns: Vec::new(),
+                submit_byte_ns, host_read_ns: Vec::new(),
             }, true);
             prop_assert!((LEAST..=MOST).contains(&costs.copy_threshold) && costs.direct_reads >= 1);
         }

@@ -230,6 +230,7 @@ impl From<OsError> for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::budget::Pool;
 
     #[test]
     fn a_refusal_says_what_and_what_to_do() {
@@ -239,7 +240,7 @@ mod tests {
             "file-backed mapping of /w.bin: this driver imports only anonymous memory; read it into a HostRegion"
         );
         assert_eq!(Refusal::Empty.to_string(), "the tensor has no bytes");
-        let budget = Refusal::from(BudgetExceeded { heap: 0, asked: 3, live: 2, limit: 4 });
+        let budget = Refusal::from(BudgetExceeded { pool: Pool::Heap(0), asked: 3, live: 2, limit: 4 });
         assert!(budget.to_string().contains("3 bytes do not fit in heap 0: 2 of 4"));
     }
 
@@ -250,7 +251,7 @@ mod tests {
         let refusal = Refusal::BelowThreshold { bytes: 4, threshold: 65_536 };
         let expected = serde_json::json!({ "kind": "below_threshold", "bytes": 4, "threshold": 65_536 });
         assert_eq!(json(refusal), expected);
-        let budget = Refusal::from(BudgetExceeded { heap: 0, asked: 3, live: 2, limit: 4 });
+        let budget = Refusal::from(BudgetExceeded { pool: Pool::Heap(0), asked: 3, live: 2, limit: 4 });
         assert_eq!(json(budget)["asked"], 3);
     }
 }

@@ -12,7 +12,7 @@ use crate::backend::{
     Placement, QueueBackend,
 };
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
-use onepool_core::memory::budget::HeapBudget;
+use onepool_core::memory::budget::{HeapBudget, KernelMemory};
 use onepool_core::memory::dma_buf::DmaBuf;
 use onepool_core::memory::host::HostRegion;
 use onepool_core::memory::model::TypeFlags;
@@ -24,13 +24,15 @@ use onepool_core::sync::lock;
 #[derive(Debug)]
 pub(super) struct SimContext {
     info: DeviceInfo,
+    identity: Option<String>,
     world: Arc<Mutex<World>>,
 }
 
 impl SimContext {
     pub(super) fn new(info: DeviceInfo, config: SimConfig) -> Result<SimContext, DeviceError> {
+        let identity = config.identity.clone();
         let world = World::new(config, info.memory.clone())?;
-        Ok(SimContext { info, world: Arc::new(Mutex::new(world)) })
+        Ok(SimContext { info, identity, world: Arc::new(Mutex::new(world)) })
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -40,8 +42,11 @@ impl SimContext {
 
 impl World {
     /// The type among `candidates`, best first, whose heap has room for `bytes` bytes. A driver that finds too much at
-    /// a submission takes any number of them.
+    /// a submission takes any number of them, and one that made its heaps up takes the best whatever it holds.
     fn place(&self, candidates: &[u32], bytes: u64) -> Option<u32> {
+        if self.config.profile.kernel.is_some() {
+            return candidates.first().copied();
+        }
         let room = |index: &&u32| self.left(**index).is_some_and(|left| bytes <= left);
         let found = candidates.iter().find(room);
         found.or(candidates.first().filter(|_| self.config.profile.overcommits)).copied()
@@ -259,6 +264,20 @@ impl ContextBackend for SimContext {
             HeapBudget { usage, ..*said }
         };
         said.map(of).collect()
+    }
+
+    fn kernel_memory(&self) -> Option<KernelMemory> {
+        let world = self.world();
+        let sizes = world.config.profile.kernel?;
+        let (set_aside, mapped) = world.kernel_usage(&sizes);
+        Some(KernelMemory {
+            set_aside: HeapBudget { budget: sizes.set_aside, usage: set_aside },
+            mapped: HeapBudget { budget: sizes.mapped, usage: mapped },
+        })
+    }
+
+    fn shared_device(&self) -> Option<&str> {
+        self.identity.as_deref()
     }
 
     fn validation_messages(&self) -> Vec<String> {

@@ -17,6 +17,8 @@ pub struct SimFaults {
     pub refuse_at_import: Option<u64>,
     /// Bytes of imports beyond which submissions find no memory, and are told so.
     pub imports_at_submit: Option<u64>,
+    /// Bytes of imports beyond which a submission loses the device, as RADV reports a kernel that cannot map them.
+    pub lose_by_imports: Option<u64>,
     /// The call that fails, of whatever kind, and how. Calls are counted in [`SimFaults::calls`].
     pub at_call: Option<(u64, SimFault)>,
     /// Counts the calls that may fail, of all contexts that were opened with a clone of this.
@@ -26,9 +28,10 @@ pub struct SimFaults {
 impl PartialEq for SimFaults {
     /// What fails is the same; what was counted does not matter.
     fn eq(&self, other: &SimFaults) -> bool {
-        let faults =
+        let calls =
             |f: &SimFaults| (f.lose_at_submit, f.exhaust_at_allocation, f.refuse_at_import, f.at_call);
-        faults(self) == faults(other)
+        let imports = |f: &SimFaults| (f.imports_at_submit, f.lose_by_imports);
+        calls(self) == calls(other) && imports(self) == imports(other)
     }
 }
 

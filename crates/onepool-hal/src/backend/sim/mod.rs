@@ -24,7 +24,8 @@
 //! * *Imports* (`VK_EXT_external_memory_host`) are taken or refused as the kernel of the device's [`DriverProfile`] does, with
 //!   its codes; no page twice. They lie in the best type that the driver grants and are charged to its heap.
 //! * *Too much* is found where the profile says so: at the next submission, which loses the device, or where the
-//!   memory is asked for.
+//!   memory is asked for. What is too much its heaps say, or the kernel's own sizes where the profile has them: the
+//!   kernel puts imports in the host's memory that it maps, and all else there too once what was set aside is full.
 //!
 //! A device plays a [`DriverProfile`]: `coherent`, `noncoherent` and `discrete` are made up and as strict as the rules allow,
 //! the others are recorded drivers. Not played are what kernels can do (they are native functions) and the count of
@@ -53,7 +54,7 @@ use std::sync::{Arc, Mutex};
 
 use self::context::SimContext;
 pub use self::faults::{SimFault, SimFaults};
-pub use self::profile::{Codes, DriverProfile, HostImport, Takes};
+pub use self::profile::{Codes, DriverProfile, HostImport, KernelSizes, Takes};
 use super::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, Driver};
 use onepool_core::memory::image::{Grain, ImageRules, TexelSet};
 use onepool_core::sync::lock;
@@ -66,12 +67,14 @@ pub struct SimConfig {
     pub profile: DriverProfile,
     /// What goes wrong, and when.
     pub faults: SimFaults,
+    /// Contexts of one identity are on one device, whose memory they share.
+    pub identity: Option<String>,
 }
 
 impl From<DriverProfile> for SimConfig {
     /// The device of a profile, with nothing that goes wrong.
     fn from(profile: DriverProfile) -> SimConfig {
-        SimConfig { profile, faults: SimFaults::default() }
+        SimConfig { profile, faults: SimFaults::default(), identity: None }
     }
 }
 
@@ -91,10 +94,12 @@ impl SimConfig {
         DriverProfile::two_pools("discrete").into()
     }
 
-    /// The same device with heaps of `bytes` bytes.
+    /// The same device with heaps of `bytes` bytes, which the kernel has of both kinds.
     #[must_use]
     pub fn holding(mut self, bytes: u64) -> SimConfig {
         self.profile.heaps.iter_mut().for_each(|heap| heap.bytes = bytes);
+        let sizes = KernelSizes { set_aside: bytes, mapped: bytes };
+        self.profile.kernel = self.profile.kernel.map(|_| sizes);
         self
     }
 

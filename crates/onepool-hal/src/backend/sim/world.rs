@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::SimConfig;
 use super::host::HostSide;
 use super::model::{DeviceBytes, Hazard, HazardKind, Origin};
+use super::profile::KernelSizes;
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, MemoryUsage};
 use crate::kernel::{KernelError, NativeArg, NativeArgs, NativeKernel};
@@ -131,13 +132,24 @@ impl World {
         self.bodies.values().filter(of_heap).map(|body| body.device.bytes()).fold(0, u64::saturating_add)
     }
 
-    /// A heap that holds too much, where a submission finds that.
-    fn overcommitted(&self) -> Option<usize> {
+    /// Bytes in what was set aside, and of the host's memory that is mapped.
+    pub(super) fn kernel_usage(&self, sizes: &KernelSizes) -> (u64, u64) {
+        let set_aside = self.usage.allocated.min(sizes.set_aside);
+        (set_aside, self.usage.imported + (self.usage.allocated - set_aside))
+    }
+
+    /// What holds too much, where a submission finds that.
+    fn overcommitted(&self) -> Option<String> {
+        let profile = &self.config.profile;
+        if let Some(sizes) = profile.kernel.filter(|_| profile.overcommits) {
+            let is_over = self.kernel_usage(&sizes).1 > sizes.mapped;
+            return is_over.then(|| "what the device maps of the host's memory".to_owned());
+        }
         let mut heaps = self.model.heaps().iter().enumerate().filter(|_| self.config.profile.overcommits);
         let over = |(index, heap): &(usize, &Heap)| {
             self.charged(u32::try_from(*index).unwrap_or(u32::MAX), |_| true) > heap.bytes
         };
-        heaps.find(over).map(|(index, _)| index)
+        heaps.find(over).map(|(index, _)| format!("heap {index}"))
     }
 
     /// Removes a buffer, and says so if a submission may still use it.
@@ -165,8 +177,11 @@ impl World {
         if self.config.faults.imports_at_submit.is_some_and(|most| self.usage.imported > most) {
             return Err(DeviceError::OutOfDeviceMemory { bytes: self.usage.imported });
         }
-        if let Some(heap) = self.overcommitted() {
-            return Err(self.lose(&format!("imports and allocations exceed what heap {heap} holds")));
+        if self.config.faults.lose_by_imports.is_some_and(|most| self.usage.imported > most) {
+            return Err(self.lose("not enough memory for the imports of a submission"));
+        }
+        if let Some(full) = self.overcommitted() {
+            return Err(self.lose(&format!("imports and allocations exceed {full}")));
         }
         let touches = self.resolve(recording)?;
         let state = self.queues.get_mut(queue as usize).ok_or(DeviceError::Stale { object: "queue" })?;

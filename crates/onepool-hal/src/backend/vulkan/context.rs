@@ -12,6 +12,7 @@ use super::dma_buf;
 use super::foreign;
 use super::import::import;
 use super::kernel::Kernel;
+use super::kernel_memory::KernelCounts;
 use super::memory::Pool;
 use super::queue::Queue;
 use super::semaphore;
@@ -21,7 +22,7 @@ use crate::backend::{
     ExportedMemory, Foreign, HostAddress, KernelDesc, MemoryFd, MemoryUsage, QueueBackend, SemaphorePoint,
 };
 use crate::recording::{BufferId, BufferRange, DeviceKernelId};
-use onepool_core::memory::budget::HeapBudget;
+use onepool_core::memory::budget::{HeapBudget, KernelMemory};
 use onepool_core::memory::dma_buf::DmaBuf;
 use onepool_core::sync::{lock, read, write};
 
@@ -211,6 +212,10 @@ impl ContextBackend for Context {
 
     fn heap_budgets(&self) -> Vec<HeapBudget> {
         self.shared.device.heap_budgets()
+    }
+
+    fn kernel_memory(&self) -> Option<KernelMemory> {
+        self.shared.device.kernel_counts.as_ref().and_then(KernelCounts::read)
     }
 
     fn validation_messages(&self) -> Vec<String> {

@@ -8,6 +8,7 @@ use ash::vk;
 use super::features::{Extensions, Features};
 use super::importable::{import_types, takes_dma_bufs, takes_opaque_fds};
 use super::instance::Instance;
+use super::kernel_memory::KernelCounts;
 use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
 use super::share::Share;
@@ -38,6 +39,8 @@ pub(super) struct Device {
     /// Whether images may be laid out as DRM format modifiers say.
     pub(super) has_modifiers: bool,
     has_budgets: bool,
+    /// Where the device works in the host's memory and the kernel counts that.
+    pub(super) kernel_counts: Option<KernelCounts>,
     /// How pipelines of the caller's kernels are kept inside their arguments.
     pub(super) guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
     // Nearest and linear, where there are images.
@@ -153,6 +156,9 @@ impl Device {
             .then(|| ash::khr::external_memory_fd::Device::new(calls, &raw));
         let memory_fds = takes_opaque_fds(calls, physical, &extensions)
             .then(|| ash::khr::external_memory_fd::Device::new(calls, &raw));
+        let shared = info.memory.shares_host_memory() && !only_compiles(&info);
+        // SAFETY: the device that was made is of this instance, and one that is opened speaks 1.1.
+        let kernel_counts = shared.then(|| unsafe { KernelCounts::of(calls, physical) }).flatten();
         // Drivers that only compile were seen to crash on an image.
         let samplers =
             if only_compiles(&info) { None } else { image_rules::probe(calls, physical, &raw, &mut info) };
@@ -163,6 +169,7 @@ impl Device {
             has_foreign_family: extensions.has(ash::ext::queue_family_foreign::NAME),
             has_modifiers: extensions.has(ash::ext::image_drm_format_modifier::NAME),
             has_budgets: extensions.has(ash::ext::memory_budget::NAME),
+            kernel_counts,
             guard,
             cache,
             family,

@@ -8,7 +8,7 @@
 //!   `foreign`: its buffers and memory.
 //! * `context`: what callers hold; `shared`: what it has in common with its queues.
 //! * `memory`: buffers; `import`, `dma_buf`: buffers over the application's pages; `importable`: what a driver takes;
-//!   `types`: choosing memory types.
+//!   `types`: choosing memory types; `kernel_memory`: what the system counts.
 //! * `image`: images in buffers; `image_rules`: what the driver asks of them.
 //! * `kernel`: pipelines; `cache`: the pipeline cache on disk; `compiler`: what pipelines became.
 //! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting; `semaphore`: those
@@ -44,6 +44,7 @@ mod import;
 mod importable;
 mod instance;
 mod kernel;
+mod kernel_memory;
 mod layer;
 mod memory;
 mod modifier;

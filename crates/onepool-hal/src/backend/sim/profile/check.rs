@@ -2,7 +2,8 @@
 
 use super::raw::{Accepts, HeapFlag, HostImport as RawImport, Kind, Raw, Refusal, TypeFlag};
 use super::{
-    Codes, DEVICE_LOST, DriverProfile, HostImport, INVALID_EXTERNAL_HANDLE, OUT_OF_DEVICE_MEMORY, Takes,
+    Codes, DEVICE_LOST, DriverProfile, HostImport, INVALID_EXTERNAL_HANDLE, KernelSizes,
+    OUT_OF_DEVICE_MEMORY, Takes,
 };
 use crate::backend::{DeviceKind, Limits};
 use onepool_core::memory::budget::HeapBudget;
@@ -110,11 +111,19 @@ pub(super) fn profile(raw: &Raw) -> Result<DriverProfile, Wrong> {
         import,
         dma_bufs,
         overcommits,
+        kernel: kernel(raw),
         limits,
         subgroup: subgroup(raw, &mut choices)?,
         timestamp_ns: timestamp(raw, &mut choices)?,
         choices: choices.0,
     })
+}
+
+/// The kernel's sizes, which amdgpu tells of devices in the host's memory.
+fn kernel(raw: &Raw) -> Option<KernelSizes> {
+    let environment = &raw.environment;
+    let (set_aside, mapped) = (environment.vram_bytes?, environment.gtt_bytes?);
+    matches!(raw.device.kind, Kind::IntegratedGpu).then_some(KernelSizes { set_aside, mapped })
 }
 
 /// The heaps; as many as types name, of a size that is taken, where the list is not known.

@@ -53,6 +53,8 @@ pub struct DriverProfile {
     pub dma_bufs: bool,
     /// Whether too much memory is found at a submission, which loses the device; else where it is asked for.
     pub overcommits: bool,
+    /// What the kernel has for it, where heaps are made up of both.
+    pub kernel: Option<KernelSizes>,
     /// Sizes and alignments.
     pub limits: Limits,
     /// Lanes that execute in lock-step.
@@ -61,6 +63,15 @@ pub struct DriverProfile {
     pub timestamp_ns: f64,
     /// What its file does not know, and what is taken for it.
     pub choices: Vec<String>,
+}
+
+/// What amdgpu has for a device in the host's memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSizes {
+    /// What the firmware set aside.
+    pub set_aside: u64,
+    /// What the device may map of the host's memory at once.
+    pub mapped: u64,
 }
 
 /// How a driver and its kernel treat host memory that is imported.
@@ -280,6 +291,7 @@ impl DriverProfile {
             }),
             dma_bufs: true,
             overcommits: true,
+            kernel: None,
             limits: Limits {
                 max_argument_bytes: largest,
                 max_buffer_bytes: largest,

@@ -30,7 +30,7 @@ pub(super) struct Raw {
     pub(super) limits: Limits,
     pub(super) features: Features,
     #[serde(default, deserialize_with = "or_nothing")]
-    environment: Environment,
+    pub(super) environment: Environment,
     #[serde(default, deserialize_with = "or_nothing")]
     notes: Vec<String>,
 }
@@ -290,10 +290,10 @@ struct MatrixShape {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Environment {
+pub(super) struct Environment {
     ram: Option<String>,
-    vram_bytes: Option<u64>,
-    gtt_bytes: Option<u64>,
+    pub(super) vram_bytes: Option<u64>,
+    pub(super) gtt_bytes: Option<u64>,
     vram_plus_gtt_bytes: Option<u64>,
     kernel_options: Option<Vec<String>>,
     host_visible_ram_about: Option<String>,
