@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use onepool::backend::sim::{SimConfig, SimDriver};
 use onepool::backend::{ContextBackend, ContextDesc, DeviceError, DeviceInfo, DeviceKind, Driver};
-use onepool::registry::{OpenError, Registry};
+use onepool::registry::{OpenError, Registry, default_selector};
 
 /// Someone else's API: a simulator under another name.
+#[derive(Default)]
 struct Foreign {
-    kind: DeviceKind,
-    unusable: Option<String>,
+    devices: Vec<DeviceInfo>,
 }
 
 impl Driver for Foreign {
@@ -18,14 +18,7 @@ impl Driver for Foreign {
     }
 
     fn devices(&self) -> Result<Vec<DeviceInfo>, DeviceError> {
-        let mut devices = SimDriver::with(vec![SimConfig::discrete()]).devices()?;
-        for device in &mut devices {
-            device.api = "foreign";
-            device.name = "Foreign Graphics 9".to_owned();
-            device.kind = self.kind;
-            device.unusable = self.unusable.clone();
-        }
-        Ok(devices)
+        Ok(self.devices.clone())
     }
 
     fn open(&self, index: usize, desc: &ContextDesc) -> Result<Arc<dyn ContextBackend>, DeviceError> {
@@ -33,12 +26,34 @@ impl Driver for Foreign {
     }
 }
 
+impl Foreign {
+    /// One more device: what a recorded driver tells of it, with so many processors.
+    fn and(mut self, profile: &str, processors: Option<u32>) -> Foreign {
+        let device = SimDriver::default().by_name(profile).unwrap().unwrap();
+        self.devices.push(DeviceInfo { api: "foreign", index: self.devices.len(), processors, ..device });
+        self
+    }
+
+    /// The last device cannot be used.
+    fn broken(mut self, why: &str) -> Foreign {
+        self.devices.last_mut().unwrap().unusable = Some(why.to_owned());
+        self
+    }
+
+    fn registry(self) -> Registry {
+        let mut registry = Registry::empty();
+        registry.register(Box::new(onepool::backend::cpu::CpuDriver));
+        registry.register(Box::new(SimDriver::default()));
+        registry.register(Box::new(self));
+        registry
+    }
+}
+
 fn registry(kind: DeviceKind, unusable: Option<&str>) -> Registry {
-    let mut registry = Registry::empty();
-    registry.register(Box::new(onepool::backend::cpu::CpuDriver));
-    registry.register(Box::new(SimDriver::default()));
-    registry.register(Box::new(Foreign { kind, unusable: unusable.map(str::to_owned) }));
-    registry
+    let device = SimDriver::with(vec![SimConfig::discrete()]).devices().unwrap().remove(0);
+    let name = "Foreign Graphics 9".to_owned();
+    let unusable = unusable.map(str::to_owned);
+    Foreign { devices: vec![DeviceInfo { api: "foreign", name, kind, unusable, ..device }] }.registry()
 }
 
 #[test]
@@ -87,6 +102,68 @@ fn auto_takes_a_usable_gpu_and_else_the_cpu() {
     let error = broken.find("foreign").unwrap_err();
     assert!(matches!(&error, OpenError::Unusable { .. }));
     assert!(error.to_string().contains("no permission for its node"), "{error}");
+}
+
+/// Why the default device is what it is, where the environment names no other.
+fn says(registry: &Registry, why: &str) {
+    if default_selector() == "auto" {
+        let reason = registry.default_device().unwrap().reason;
+        assert!(reason.contains(why), "{reason}");
+    }
+}
+
+#[test]
+fn auto_takes_a_card_before_an_integrated_device_of_few_processors() {
+    let (card, apu) = ("nvidia-rtx3070-linux-small-bar", "radv-phoenix-780m");
+    let (desktop, uhd) = ("radv-rembrandt-680m", "intel-windows-uhd750");
+    let of =
+        |integrated: &str, count: Option<u32>| Foreign::default().and(integrated, count).and(card, Some(46));
+    for (foreign, index, why) in [
+        (of(apu, Some(12)), 0, "it is integrated and shares the host's memory"),
+        (
+            of(desktop, Some(2)),
+            1,
+            "discrete and comes before radv-rembrandt-680m, an integrated one of 2 processors",
+        ),
+        (of(uhd, None), 1, "-uhd750, an integrated one whose driver does not tell its processors"),
+        // A card that cannot be used is none, and one that does not tell its processors is one.
+        (of(desktop, Some(2)).broken("no memory"), 0, "it is integrated, and no discrete device can be used"),
+        (Foreign::default().and(uhd, None).and("anv-arc-a770", None), 1, "it is discrete and comes before"),
+        (of(apu, Some(12)).and("radv-rx580-small-bar", Some(36)), 0, "it is integrated"),
+        (Foreign::default().and(uhd, None), 0, "it is integrated, and no discrete device can be used"),
+        (Foreign::default().and(card, None), 0, "it is discrete, and no integrated device can be used"),
+    ] {
+        let registry = foreign.registry();
+        let chosen = registry.find("auto").unwrap();
+        assert_eq!((chosen.api, chosen.index), ("foreign", index), "{why}");
+        says(&registry, why);
+    }
+    says(&Foreign::default().registry(), "no GPU can be used");
+}
+
+/// What one API lists, another lists again with processors in other units.
+#[test]
+fn the_first_api_with_an_integrated_device_speaks_for_all() {
+    struct Second(Foreign);
+    impl Driver for Second {
+        fn api(&self) -> &'static str {
+            "second"
+        }
+
+        fn devices(&self) -> Result<Vec<DeviceInfo>, DeviceError> {
+            self.0.devices()
+        }
+
+        fn open(&self, index: usize, desc: &ContextDesc) -> Result<Arc<dyn ContextBackend>, DeviceError> {
+            self.0.open(index, desc)
+        }
+    }
+    let uhd = "intel-windows-uhd750";
+    let both = Foreign::default().and(uhd, None).and("nvidia-windows-8g", Some(46));
+    let mut registry = both.registry();
+    registry.register(Box::new(Second(Foreign::default().and(uhd, Some(32)))));
+    let chosen = registry.find("auto").unwrap();
+    assert_eq!((chosen.api, chosen.kind), ("foreign", DeviceKind::Discrete));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use onepool::backend::DeviceInfo;
 use onepool::device::{Context, CostReport};
 use onepool::memory::import::ImportRules;
 use onepool::memory::model::{MemoryModel, Placement};
-use onepool::registry::{OpenError, Registry, default_selector};
+use onepool::registry::{OpenError, Registry};
 
 /// Arguments of `onepool devices`.
 #[derive(Clone, Debug, clap::Args)]
@@ -32,6 +32,9 @@ struct Row {
     selector: String,
     /// Whether it is opened where none is named.
     default: bool,
+    /// Why it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default_reason: Option<String>,
     #[serde(flatten)]
     info: DeviceInfo,
     /// What imports and copies cost there, where it can be opened.
@@ -65,16 +68,17 @@ struct Report {
 /// [`CliError::Usage`] for an API that does not exist, [`CliError::Stdout`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let registry = Registry::with_defaults();
-    let default = registry.find(&default_selector()).ok();
+    let chosen = registry.default_device().ok();
     let desc = args.cache.desc()?;
     let row = |info: DeviceInfo| {
         let selector = selector(&info);
         // Opened, a device tells more: which types it grants, and how long its memory takes.
         let opened = info.unusable.is_none().then(|| registry.open(&selector, &desc).ok()).flatten();
-        let default = default.as_ref().is_some_and(|d| d.api == info.api && d.index == info.index);
+        let chosen = chosen.as_ref().filter(|d| d.device.api == info.api && d.device.index == info.index);
+        let default = chosen.map(|chosen| chosen.reason.clone());
         let costs = opened.as_ref().map(Context::cost_report);
         let info = opened.map_or(info, |context| context.info().clone());
-        Row { selector, default, info, costs }
+        Row { selector, default: default.is_some(), default_reason: default, info, costs }
     };
     let mut report = Report { devices: Vec::new(), recorded: Vec::new(), unavailable: Vec::new() };
     match &args.which {
@@ -129,8 +133,8 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     for Unavailable { api, reason } in &report.unavailable {
         out.line(format_args!("\n{api} cannot be used: {reason}"))?;
     }
-    if report.devices.iter().any(|d| d.default) {
-        out.line("\n* is opened where no --device is given")?;
+    if let Some(reason) = report.devices.iter().find_map(|row| row.default_reason.as_ref()) {
+        out.line(format_args!("\n* is opened where no --device is given: {reason}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@
 use std::env;
 use std::sync::Arc;
 
+use crate::backend::choice::{is_small, small_words};
 use crate::backend::cpu::CpuDriver;
 use crate::backend::sim::SimDriver;
 use crate::backend::{
@@ -24,9 +25,10 @@ pub fn default_selector() -> String {
 
 /// The drivers that devices are opened through.
 ///
-/// A selector is `API`, `API:INDEX` or `API:NAME` (part of a device's name, in any case), or `auto`: the
-/// first usable integrated or discrete device of any API, else the CPU backend. An API alone is its first
-/// usable device and never a device of another API. `sim:NAME` and `sim:FILE` are simulated devices that play a
+/// A selector is `API`, `API:INDEX` or `API:NAME` (part of a device's name, in any case), or `auto`: the first usable
+/// integrated device of any API, else a discrete one, else the CPU backend. A discrete one comes before an integrated one
+/// that has at most 4 processors or whose driver does not tell how many. An API alone is its first usable device and never
+/// a device of another API. `sim:NAME` and `sim:FILE` are simulated devices that play a
 /// recorded driver: one that is part of the library, or the [profile](crate::backend::sim::DriverProfile) in a file.
 ///
 /// ```
@@ -51,6 +53,15 @@ pub struct ApiDevices {
     pub devices: Result<Vec<DeviceInfo>, DeviceError>,
     /// Names of more devices, that are made when they are asked for.
     pub names: Vec<String>,
+}
+
+/// The device that is opened where none is named.
+#[derive(Clone, Debug)]
+pub struct DefaultDevice {
+    /// The device.
+    pub device: DeviceInfo,
+    /// Why it is this one, for a person.
+    pub reason: String,
 }
 
 /// No device was opened.
@@ -201,6 +212,20 @@ impl Registry {
         self.resolve(selector).map(|(_, device)| device)
     }
 
+    /// What [`default_selector`] stands for, and why.
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    pub fn default_device(&self) -> Result<DefaultDevice, OpenError> {
+        let selector = default_selector();
+        if !is_auto(&selector) {
+            let reason = format!("{DEVICE_VARIABLE} is {selector:?}");
+            return Ok(DefaultDevice { device: self.find(&selector)?, reason });
+        }
+        let Auto { device, reason, .. } = self.auto()?;
+        Ok(DefaultDevice { device, reason })
+    }
+
     fn resolve(&self, selector: &str) -> Result<(&dyn Driver, DeviceInfo), OpenError> {
         let (driver, device) = self.locate(selector)?;
         match device.unusable {
@@ -211,14 +236,14 @@ impl Registry {
 
     /// The device that a selector names, whether it can be used or not.
     fn locate(&self, selector: &str) -> Result<(&dyn Driver, DeviceInfo), OpenError> {
+        if is_auto(selector) {
+            return self.auto().map(|Auto { driver, device, .. }| (driver, device));
+        }
         let selector = selector.trim();
         let (api, device) = match selector.split_once(':') {
             Some((api, device)) => (api.trim(), Some(device.trim())),
             None => (selector, None),
         };
-        if api.eq_ignore_ascii_case("auto") && device.is_none() {
-            return self.auto();
-        }
         let driver = self.driver(api)?;
         let failed = |source| OpenError::Driver { api: driver.api(), source };
         let devices = driver.devices().map_err(failed)?;
@@ -245,20 +270,47 @@ impl Registry {
         })
     }
 
-    fn auto(&self) -> Result<(&dyn Driver, DeviceInfo), OpenError> {
-        for kind in [DeviceKind::Integrated, DeviceKind::Discrete] {
-            // The simulator only plays a device.
-            for driver in self.drivers.iter().filter(|driver| driver.api() != "sim") {
-                // An API that cannot be used is no candidate; `list` tells why.
-                let devices = driver.devices().unwrap_or_default();
-                let good = |device: &&DeviceInfo| device.kind == kind && device.unusable.is_none();
-                if let Some(device) = devices.iter().find(good) {
-                    return Ok((&**driver, device.clone()));
-                }
+    fn auto(&self) -> Result<Auto<'_>, OpenError> {
+        let integrated = self.first(DeviceKind::Integrated);
+        let is_large = integrated.as_ref().is_some_and(|(_, device)| !is_small(device));
+        let discrete = if is_large { None } else { self.first(DeviceKind::Discrete) };
+        let (found, reason) = match (integrated, discrete) {
+            (Some((_, small)), Some(found)) => {
+                (found, format!("it is discrete and comes before {}", small_words(&small)))
             }
-        }
-        self.resolve("cpu:0")
+            (Some(found), None) if is_large => {
+                (found, "it is integrated and shares the host's memory".to_owned())
+            }
+            (Some(found), None) => (found, "it is integrated, and no discrete device can be used".to_owned()),
+            (None, Some(found)) => (found, "it is discrete, and no integrated device can be used".to_owned()),
+            (None, None) => (self.resolve("cpu:0")?, "no GPU can be used".to_owned()),
+        };
+        let (driver, device) = found;
+        Ok(Auto { driver, device, reason })
     }
+
+    /// The first usable device of a kind. The first API that has one speaks for all: others list the same devices, and
+    /// count processors in other units.
+    fn first(&self, kind: DeviceKind) -> Option<(&dyn Driver, DeviceInfo)> {
+        // The simulator only plays a device.
+        self.drivers.iter().filter(|driver| driver.api() != "sim").find_map(|driver| {
+            // An API that cannot be used is no candidate; `list` tells why.
+            let devices = driver.devices().unwrap_or_default();
+            let good = |device: &DeviceInfo| device.kind == kind && device.unusable.is_none();
+            Some((&**driver, devices.into_iter().find(good)?))
+        })
+    }
+}
+
+/// What `auto` is.
+struct Auto<'a> {
+    driver: &'a dyn Driver,
+    device: DeviceInfo,
+    reason: String,
+}
+
+fn is_auto(selector: &str) -> bool {
+    selector.trim().eq_ignore_ascii_case("auto")
 }
 
 /// A device by its position or by its whole name.

@@ -9,6 +9,7 @@ pub mod opencl;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
 
+pub(crate) mod choice;
 pub mod cpu;
 mod foreign;
 #[cfg(any(feature = "opencl", feature = "vulkan"))]

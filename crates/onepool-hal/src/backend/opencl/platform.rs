@@ -9,8 +9,9 @@ use super::handle::DeviceId;
 use super::info::Facts;
 use super::probe::probe;
 use super::{NAME, error};
+use crate::backend::choice::rank;
 use crate::backend::install::{Missing, remedy};
-use crate::backend::{DeviceError, DeviceInfo, DeviceKind};
+use crate::backend::{DeviceError, DeviceInfo};
 use onepool_core::sync::lock;
 
 /// A device with what opening it needs.
@@ -24,7 +25,7 @@ pub(super) struct OpenableDevice {
 /// What trying the devices of this process gave: it takes a context and a compilation each.
 static TRIED: Mutex<Vec<OpenableDevice>> = Mutex::new(Vec::new());
 
-/// Every device of every platform, the usable first, in the order of [`DeviceKind`].
+/// Every device of every platform, the usable first, then as [`rank`] has them.
 pub(super) fn devices() -> Result<Vec<OpenableDevice>, DeviceError> {
     // Held meanwhile: no device is tried twice, and drivers that are asked for the first time by two threads
     // at once may say that they have none (PoCL 3.1 does).
@@ -53,8 +54,8 @@ pub(super) fn devices() -> Result<Vec<OpenableDevice>, DeviceError> {
             reason: "its drivers have no device; is the device's node readable?".to_owned(),
         });
     }
-    // Stable: devices of one kind stay in the loader's order.
-    found.sort_by_key(|found| (found.info.unusable.is_some(), rank(found.info.kind)));
+    // Stable: devices of one rank stay in the loader's order.
+    found.sort_by_key(|found| (found.info.unusable.is_some(), rank(&found.info)));
     for (index, found) in found.iter_mut().enumerate() {
         found.info.index = index;
     }
@@ -80,16 +81,6 @@ fn tried(
     let found = OpenableDevice { device, facts, info };
     tried.push(found.clone());
     Ok(found)
-}
-
-fn rank(kind: DeviceKind) -> u8 {
-    match kind {
-        DeviceKind::Integrated => 0,
-        DeviceKind::Discrete => 1,
-        DeviceKind::Virtual => 2,
-        DeviceKind::Cpu => 3,
-        DeviceKind::Other => 4,
-    }
 }
 
 /// The name of the loader's library here.

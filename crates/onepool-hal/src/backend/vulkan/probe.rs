@@ -10,6 +10,7 @@ use super::instance::{Instance, render_node_hint};
 use super::processors::processors;
 use super::types::{BUFFER_USAGE, model};
 use super::{NAME, error, wine};
+use crate::backend::choice::rank;
 use crate::backend::{DeviceError, DeviceInfo, DeviceKind, Limits};
 use onepool_core::memory::import::rules::{DeviceLimits, DriverKind, ImportRules};
 use onepool_core::memory::model::{ImportTypes, Sizes};
@@ -48,8 +49,8 @@ pub(super) fn probe_all(instance: &Instance) -> Result<Vec<Probe>, DeviceError> 
         // SAFETY: just enumerated from the instance.
         .map(|physical| unsafe { probe(instance, physical, None) })
         .collect::<Result<Vec<_>, _>>()?;
-    // Stable: devices of one kind stay in the loader's order.
-    probes.sort_by_key(|probe| (probe.info.unusable.is_some(), rank(probe.info.kind)));
+    // Stable: devices of one rank stay in the loader's order.
+    probes.sort_by_key(|probe| (probe.info.unusable.is_some(), rank(&probe.info)));
     let hardware = probes.iter().any(|probe| probe.info.kind != DeviceKind::Cpu);
     let hint = if hardware { None } else { render_node_hint() };
     for (index, probe) in probes.iter_mut().enumerate() {
@@ -57,16 +58,6 @@ pub(super) fn probe_all(instance: &Instance) -> Result<Vec<Probe>, DeviceError> 
         probe.info.advice.extend(hint.clone());
     }
     Ok(probes)
-}
-
-fn rank(kind: DeviceKind) -> u8 {
-    match kind {
-        DeviceKind::Integrated => 0,
-        DeviceKind::Discrete => 1,
-        DeviceKind::Virtual => 2,
-        DeviceKind::Cpu => 3,
-        DeviceKind::Other => 4,
-    }
 }
 
 /// What `physical` is; of one that an application has made a device of, what that device has, and its queue's family.
