@@ -34,6 +34,12 @@ impl Foreign {
         self
     }
 
+    /// The last device is the same as another under a driver that is preferred.
+    fn same_as(mut self, index: usize) -> Foreign {
+        self.devices.last_mut().unwrap().same_as = Some(index);
+        self
+    }
+
     /// The last device cannot be used.
     fn broken(mut self, why: &str) -> Foreign {
         self.devices.last_mut().unwrap().unusable = Some(why.to_owned());
@@ -139,6 +145,21 @@ fn auto_takes_a_card_before_an_integrated_device_of_few_processors() {
         says(&registry, why);
     }
     says(&Foreign::default().registry(), "no GPU can be used");
+}
+
+#[test]
+fn one_device_under_several_drivers_is_opened_under_the_preferred_one_unless_it_is_named() {
+    for other in ["amdpro-apu-8types", "dozen-windows-uma", "dozen-wsl"] {
+        let foreign = Foreign::default().and(other, None).same_as(1).and("radv-phoenix-780m", Some(12));
+        let by_name = format!("foreign:{}", foreign.devices[0].name);
+        let registry = foreign.registry();
+        for selector in ["auto", "foreign", "foreign:1", "foreign:phoenix"] {
+            assert_eq!(registry.find(selector).unwrap().index, 1, "{selector}");
+        }
+        for selector in ["foreign:0", &by_name] {
+            assert_eq!(registry.find(selector).unwrap().index, 0, "{selector}");
+        }
+    }
 }
 
 /// What one API lists, another lists again with processors in other units.

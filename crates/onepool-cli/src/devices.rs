@@ -196,6 +196,9 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
         out.line(format_args!("  cannot be used: {reason}"))?;
     }
     out.line(format_args!("  driver    {}; speaks {} {}", info.driver, info.api, info.api_version))?;
+    if let Some(same) = info.same_as {
+        out.line(format_args!("  same as   {}:{same}, whose driver is preferred", info.api))?;
+    }
     let shared = if info.memory.shares_host_memory() { "shared with the host" } else { "its own" };
     out.line(format_args!("  memory    {}, {shared}", memory(info)))?;
     let l = &info.limits;

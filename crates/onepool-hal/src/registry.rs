@@ -28,7 +28,8 @@ pub fn default_selector() -> String {
 /// A selector is `API`, `API:INDEX` or `API:NAME` (part of a device's name, in any case), or `auto`: the first usable
 /// integrated device of any API, else a discrete one, else the CPU backend. A discrete one comes before an integrated one
 /// that has at most 4 processors or whose driver does not tell how many. An API alone is its first usable device and never
-/// a device of another API. `sim:NAME` and `sim:FILE` are simulated devices that play a
+/// a device of another API. Neither is a device under a driver to which another one of the same device is preferred
+/// ([`DeviceInfo::same_as`]); its index opens it. `sim:NAME` and `sim:FILE` are simulated devices that play a
 /// recorded driver: one that is part of the library, or the [profile](crate::backend::sim::DriverProfile) in a file.
 ///
 /// ```
@@ -248,7 +249,7 @@ impl Registry {
         let failed = |source| OpenError::Driver { api: driver.api(), source };
         let devices = driver.devices().map_err(failed)?;
         let chosen = match device {
-            None => devices.iter().find(|device| device.unusable.is_none()).or(devices.first()).cloned(),
+            None => devices.iter().find(|device| is_taken(device)).or(devices.first()).cloned(),
             Some(wanted) => match named(&devices, wanted) {
                 Some(device) => Some(device.clone()),
                 None => {
@@ -296,7 +297,7 @@ impl Registry {
         self.drivers.iter().filter(|driver| driver.api() != "sim").find_map(|driver| {
             // An API that cannot be used is no candidate; `list` tells why.
             let devices = driver.devices().unwrap_or_default();
-            let good = |device: &DeviceInfo| device.kind == kind && device.unusable.is_none();
+            let good = |device: &DeviceInfo| device.kind == kind && is_taken(device);
             Some((&**driver, devices.into_iter().find(good)?))
         })
     }
@@ -307,6 +308,11 @@ struct Auto<'a> {
     driver: &'a dyn Driver,
     device: DeviceInfo,
     reason: String,
+}
+
+/// Whether a device is taken that is not named.
+fn is_taken(device: &DeviceInfo) -> bool {
+    device.unusable.is_none() && device.same_as.is_none()
 }
 
 fn is_auto(selector: &str) -> bool {

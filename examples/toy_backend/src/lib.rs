@@ -63,6 +63,7 @@ fn info() -> DeviceInfo {
         api_version: env!("CARGO_PKG_VERSION").to_owned(),
         uuid: "toy".to_owned(),
         index: 0,
+        same_as: None,
         unusable: None,
         // One memory for both sides, of which the application's is copied.
         memory: MemoryModel::one_pool(DeviceKind::Other, all).importing(ImportTypes::None),

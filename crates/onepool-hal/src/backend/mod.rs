@@ -194,6 +194,9 @@ pub struct DeviceInfo {
     pub uuid: String,
     /// Position among the devices of its driver.
     pub index: usize,
+    /// Position of the same hardware under a driver that is preferred to this one's. `None` where this is the one to take, and
+    /// where the API does not tell.
+    pub same_as: Option<usize>,
     /// Why the device cannot be used, if it cannot.
     pub unusable: Option<String>,
     /// Its heaps and memory types.

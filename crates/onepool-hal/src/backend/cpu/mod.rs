@@ -78,6 +78,7 @@ fn info(threads: usize) -> DeviceInfo {
         api_version: env!("CARGO_PKG_VERSION").to_owned(),
         uuid: format!("cpu-{}-{}{vectors}", std::env::consts::ARCH, env!("CARGO_PKG_VERSION")),
         index: 0,
+        same_as: None,
         unusable: None,
         memory: MemoryModel::one_pool(DeviceKind::Cpu, memory),
         native: true,

@@ -229,6 +229,7 @@ impl Facts {
                 .map_or_else(String::new, |(major, minor)| format!("{major}.{minor}")),
             uuid: self.uuid(),
             index: 0,
+            same_as: None,
             unusable,
             memory: self.memory_model(kind, unified, imports),
             native: false,

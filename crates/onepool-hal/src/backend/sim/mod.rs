@@ -138,6 +138,7 @@ impl SimConfig {
             api_version: profile.api_version.clone(),
             uuid: format!("sim-{}-{}", profile.name, env!("CARGO_PKG_VERSION")),
             index,
+            same_as: None,
             unusable: None,
             memory: profile.memory(),
             native: true,

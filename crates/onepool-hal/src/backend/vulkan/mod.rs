@@ -52,6 +52,7 @@ mod probe;
 mod processors;
 mod queue;
 mod request;
+mod same;
 mod semaphore;
 mod share;
 mod shared;

@@ -8,6 +8,7 @@ use super::enabled::Enabled;
 use super::features::{Extensions, Features};
 use super::instance::{Instance, render_node_hint};
 use super::processors::processors;
+use super::same::{Origin, preferred};
 use super::types::{BUFFER_USAGE, model};
 use super::{NAME, error, wine};
 use crate::backend::choice::rank;
@@ -31,6 +32,7 @@ pub(super) struct Probe {
     pub(super) queues: u32,
     pub(super) timestamp_bits: u32,
     pub(super) cache: CacheKey,
+    pub(super) origin: Origin,
 }
 
 /// What a pipeline cache is good for.
@@ -49,14 +51,23 @@ pub(super) fn probe_all(instance: &Instance) -> Result<Vec<Probe>, DeviceError> 
         // SAFETY: just enumerated from the instance.
         .map(|physical| unsafe { probe(instance, physical, None) })
         .collect::<Result<Vec<_>, _>>()?;
+    let origins: Vec<_> = probes.iter().map(|probe| (&probe.origin, probe.info.unusable.is_none())).collect();
+    let same = preferred(&origins);
+    let mut order: Vec<usize> = (0..probes.len()).collect();
     // Stable: devices of one rank stay in the loader's order.
-    probes.sort_by_key(|probe| (probe.info.unusable.is_some(), rank(&probe.info)));
+    order.sort_by_key(|at| {
+        let info = &probes[*at].info;
+        (info.unusable.is_some(), rank(info), same[*at].is_some())
+    });
     let hardware = probes.iter().any(|probe| probe.info.kind != DeviceKind::Cpu);
     let hint = if hardware { None } else { render_node_hint() };
-    for (index, probe) in probes.iter_mut().enumerate() {
-        probe.info.index = index;
+    let place = |wanted: usize| order.iter().position(|at| *at == wanted);
+    for (at, probe) in probes.iter_mut().enumerate() {
+        probe.info.index = place(at).unwrap_or(at);
+        probe.info.same_as = same[at].and_then(place);
         probe.info.advice.extend(hint.clone());
     }
+    probes.sort_by_key(|probe| probe.info.index);
     Ok(probes)
 }
 
@@ -98,7 +109,7 @@ pub(super) unsafe fn probe(
         }
         None => extensions,
     };
-    let more = Properties::query(&raw, physical, &extensions);
+    let more = Properties::query(&raw, physical, &extensions, &listed);
     let kind = kind_of(base.device_type);
     let family = compute_family(&families, made.map(|(_, family)| family));
     let limits = limits(&base.limits, &more);
@@ -116,6 +127,7 @@ pub(super) unsafe fn probe(
         api_version: version_text(base.api_version),
         uuid: hex(&[&more.id.driver_uuid, &more.id.device_uuid, &base.pipeline_cache_uuid]),
         index: 0,
+        same_as: None,
         unusable: unusable_reason(family.is_some(), &memory),
         // Which types it grants is told once the device is open.
         memory: model(&memory, kind, import.map_or(ImportTypes::None, |_| ImportTypes::Unknown)),
@@ -152,6 +164,7 @@ pub(super) unsafe fn probe(
         queues: family.queues.min(MAX_QUEUES),
         timestamp_bits: family.timestamp_bits,
         cache: CacheKey { vendor: base.vendor_id, device: base.device_id, uuid: base.pipeline_cache_uuid },
+        origin: more.origin(),
     })
 }
 
@@ -165,12 +178,23 @@ struct Properties {
     maintenance4: vk::PhysicalDeviceMaintenance4Properties<'static>,
     driver: vk::PhysicalDeviceDriverProperties<'static>,
     controls: vk::PhysicalDeviceFloatControlsProperties<'static>,
+    layers: vk::PhysicalDeviceLayeredDriverPropertiesMSFT<'static>,
+    pci: Option<vk::PhysicalDevicePCIBusInfoPropertiesEXT<'static>>,
     host: vk::PhysicalDeviceExternalMemoryHostPropertiesEXT<'static>,
 }
 
 impl Properties {
-    fn query(instance: &ash::Instance, physical: vk::PhysicalDevice, extensions: &Extensions) -> Self {
-        let mut found = Properties::default();
+    fn query(
+        instance: &ash::Instance,
+        physical: vk::PhysicalDevice,
+        extensions: &Extensions,
+        listed: &[vk::ExtensionProperties],
+    ) -> Self {
+        let lists = |name| listed.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name));
+        let mut found = Properties {
+            pci: lists(ash::ext::pci_bus_info::NAME).then(Default::default),
+            ..Properties::default()
+        };
         let mut chain = vk::PhysicalDeviceProperties2::default()
             .push_next(&mut found.id)
             .push_next(&mut found.subgroup)
@@ -190,10 +214,20 @@ impl Properties {
         if extensions.has(ash::ext::external_memory_host::NAME) {
             chain = chain.push_next(&mut found.host);
         }
+        if lists(ash::msft::layered_driver::NAME) {
+            chain = chain.push_next(&mut found.layers);
+        }
+        if let Some(pci) = &mut found.pci {
+            chain = chain.push_next(pci);
+        }
         // SAFETY: the device speaks 1.1; every structure lives until the call returns and belongs to an
         // extension that the device has.
         unsafe { instance.get_physical_device_properties2(physical, &mut chain) };
         found
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::new(&self.id, &self.driver, &self.layers, self.pci.as_ref())
     }
 }
 
@@ -332,6 +366,7 @@ fn unusable(
         api_version: version_text(base.api_version),
         uuid: hex(&[&base.pipeline_cache_uuid]),
         index: 0,
+        same_as: None,
         unusable: Some(reason),
         memory: model(memory, kind, ImportTypes::None),
         native: false,
@@ -358,6 +393,7 @@ fn unusable(
         queues: 0,
         timestamp_bits: 0,
         cache: CacheKey { vendor: base.vendor_id, device: base.device_id, uuid: base.pipeline_cache_uuid },
+        origin: more.origin(),
     }
 }
 

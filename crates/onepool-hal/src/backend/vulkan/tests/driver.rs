@@ -44,6 +44,8 @@ fn listing_and_opening_answer_whatever_is_installed() {
     let closed = libraries();
     println!("unloaded: {:?}", open.iter().filter(|file| !closed.contains(file)).collect::<Vec<_>>());
     let listed = VulkanDriver::new().devices();
+    let same = listed.iter().flatten().map(|info| (info.index, info.same_as)).collect::<Vec<_>>();
+    println!("same: {same:?}");
     println!("listed: {:?}", listed.map(|devices| devices.len()).map_err(|error| error.to_string()));
     println!("opened: {:?}", opened.map_err(|error| error.to_string()));
 }
@@ -88,6 +90,25 @@ fn without_a_driver_the_error_says_what_to_do() {
         "{text}"
     );
     assert!(text.contains(remedy(Missing::VulkanDriver)) || text.contains("usermod"), "{text}");
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "manifests lie elsewhere")]
+fn a_driver_that_is_installed_twice_is_one_device() {
+    let installed = std::fs::read_dir("/usr/share/vulkan/icd.d").into_iter().flatten().flatten();
+    let mut manifests = installed.map(|entry| entry.path());
+    let Some(manifest) = manifests.find(|path| path.to_string_lossy().contains("lvp_icd")) else {
+        println!("skipped: there is no manifest of lavapipe");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["one.json", "two.json"].map(|name| folder.path().join(name));
+    for path in &paths {
+        std::fs::copy(&manifest, path).unwrap();
+    }
+    let paths = std::env::join_paths(&paths).unwrap();
+    let text = listing_under("VK_ICD_FILENAMES", paths.to_str().unwrap());
+    assert!(text.contains("listed: Ok(2)") && text.contains("same: [(0, None), (1, Some(0))]"), "{text}");
 }
 
 #[test]
