@@ -12,6 +12,7 @@ use super::kernel_memory::KernelCounts;
 use super::layer::{self, Calls, Turn};
 use super::probe::{CacheKey, Probe};
 use super::share::Share;
+use super::subgroups::Control;
 use super::{Without, error, image_rules};
 use crate::backend::pace::Waiters;
 use crate::backend::{ContextDesc, DeviceError, DeviceInfo, DeviceKind, QueuePriority};
@@ -25,6 +26,8 @@ pub(super) struct Device {
     pub(super) physical: vk::PhysicalDevice,
     pub(super) info: DeviceInfo,
     pub(super) cache: CacheKey,
+    /// What kernels may ask of their subgroups.
+    pub(super) subgroups: Control,
     pub(super) family: u32,
     pub(super) timestamp_bits: u32,
     pub(super) timeline: Option<TimelineFunctions>,
@@ -139,7 +142,8 @@ impl Device {
         without: Without,
         share: Option<Share>,
     ) -> Self {
-        let Probe { physical, mut info, extensions, features, family, timestamp_bits, cache, .. } = probe;
+        let Probe { physical, mut info, extensions, features, family, timestamp_bits, .. } = probe;
+        let Probe { cache, subgroups, .. } = probe;
         let has_timeline = features.has_timeline() && !without.timeline;
         let has_barrier2 = features.has_synchronization2() && !without.synchronization2;
         let calls = instance.functions();
@@ -172,6 +176,7 @@ impl Device {
             kernel_counts,
             guard,
             cache,
+            subgroups,
             family,
             timestamp_bits,
             timeline: has_timeline.then(|| timeline_functions(calls, &raw, &extensions)),

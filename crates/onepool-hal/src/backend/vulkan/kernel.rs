@@ -4,6 +4,7 @@ use ash::vk;
 
 use super::cache::PipelineCache;
 use super::device::Device;
+use super::subgroups::{Asked, relies_on_lanes};
 use crate::backend::{DeviceError, KernelDesc, Limits};
 use onepool_spirv::{BindingInfo, BindingKind, Reflection, ScalarType};
 
@@ -23,7 +24,8 @@ pub(super) struct Kernel {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Compiling {
     pub(super) flags: vk::PipelineCreateFlags,
-    /// The lanes of a subgroup that are asked for: a power of two within the device's range.
+    /// The lanes of a subgroup that are asked for: a power of two within the device's range. Without it those that the kernel
+    /// relies on.
     pub(super) subgroup: Option<u32>,
 }
 
@@ -33,6 +35,7 @@ struct Specialized<'a> {
     entry_point: &'a str,
     entries: Vec<vk::SpecializationMapEntry>,
     values: Vec<u8>,
+    asked: Asked,
     /// How a caller's module is kept within its buffers.
     guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
 }
@@ -72,7 +75,8 @@ impl Kernel {
             });
         }
         let (words, reflection) = source.spirv().ok_or_else(|| refuse("it has no SPIR-V form".to_owned()))?;
-        check_limits(reflection, desc.spec, &device.info.limits).map_err(refuse)?;
+        let size = group_size(reflection, desc.spec);
+        check_limits(reflection, size, &device.info.limits).map_err(refuse)?;
         let bindings =
             reflection.bindings.iter().map(binding).collect::<Result<Vec<_>, _>>().map_err(refuse)?;
         let (entries, values) = specialize(reflection, desc.spec).map_err(refuse)?;
@@ -86,8 +90,14 @@ impl Kernel {
             params_bytes: reflection.params_bytes,
         };
         let guard = device.guard.filter(|_| source.is_callers());
-        let code = Specialized { words, entry_point: &reflection.entry_point, entries, values, guard };
-        let built = kernel.build(device, cache, &code, compiling);
+        let mut asked = Asked::default();
+        if relies_on_lanes(source.requires()) {
+            asked = device.subgroups.ask(compiling.subgroup.unwrap_or(device.info.subgroup), size);
+        }
+        asked.lanes = compiling.subgroup.or(asked.lanes);
+        let entry_point = &reflection.entry_point;
+        let code = Specialized { words, entry_point, entries, values, asked, guard };
+        let built = kernel.build(device, cache, &code, compiling.flags);
         match built {
             Ok(()) => Ok(kernel),
             Err(error) => {
@@ -103,7 +113,7 @@ impl Kernel {
         device: &Device,
         cache: vk::PipelineCache,
         code: &Specialized<'_>,
-        compiling: Compiling,
+        flags: vk::PipelineCreateFlags,
     ) -> Result<(), DeviceError> {
         let raw = device.raw();
         let layout_bindings: Vec<_> = self
@@ -142,12 +152,17 @@ impl Kernel {
         let entry_point = std::ffi::CString::new(code.entry_point).unwrap_or_else(|_| c"main".to_owned());
         let specialization = vk::SpecializationInfo::default().map_entries(&code.entries).data(&code.values);
         let mut required = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
+        let full = match code.asked.full {
+            true => vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS,
+            false => vk::PipelineShaderStageCreateFlags::empty(),
+        };
         let mut stage = vk::PipelineShaderStageCreateInfo::default()
+            .flags(full)
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)
             .name(&entry_point)
             .specialization_info(&specialization);
-        if let Some(lanes) = compiling.subgroup {
+        if let Some(lanes) = code.asked.lanes {
             required = required.required_subgroup_size(lanes);
             stage = stage.push_next(&mut required);
         }
@@ -157,8 +172,7 @@ impl Kernel {
             .uniform_buffers(behavior)
             .vertex_inputs(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT)
             .images(vk::PipelineRobustnessImageBehaviorEXT::DEVICE_DEFAULT);
-        let mut info =
-            vk::ComputePipelineCreateInfo::default().flags(compiling.flags).stage(stage).layout(self.layout);
+        let mut info = vk::ComputePipelineCreateInfo::default().flags(flags).stage(stage).layout(self.layout);
         if code.guard.is_some() {
             info = info.push_next(&mut robustness);
         }
@@ -166,7 +180,8 @@ impl Kernel {
         // SAFETY: the layout holds every binding the module has (VUID-VkComputePipelineCreateInfo-layout-07988);
         // a guard is there only with its feature (VUID-VkPipelineRobustnessCreateInfo-pipelineRobustness-06926); a size
         // of subgroups is one that the device offers and the feature is on
-        // (VUID-VkPipelineShaderStageCreateInfo-pNext-02754, -02755); the cache is internally synchronized.
+        // (VUID-VkPipelineShaderStageCreateInfo-pNext-02754, -02755), and full ones are of work-groups that have whole ones
+        // (VUID-VkPipelineShaderStageCreateInfo-flags-02785, -pNext-02757); the cache is internally synchronized.
         let made = unsafe { raw.create_compute_pipelines(cache, &info, None) };
         // SAFETY: a pipeline does not need its module after it was made.
         unsafe { raw.destroy_shader_module(module, None) };
@@ -231,8 +246,19 @@ fn texel_format(info: &BindingInfo) -> Result<(vk::Format, u64), String> {
     }
 }
 
+/// Work-items of a work-group along each axis, with these values of specialization constants.
+fn group_size(reflection: &Reflection, spec: &[(u32, u32)]) -> [u32; 3] {
+    let mut size = reflection.local_size;
+    for (axis, id) in size.iter_mut().zip(reflection.local_size_spec) {
+        if let Some((_, value)) = spec.iter().find(|(known, _)| Some(*known) == id) {
+            *axis = *value;
+        }
+    }
+    size
+}
+
 /// A driver may crash on a kernel beyond its limits.
-fn check_limits(reflection: &Reflection, spec: &[(u32, u32)], limits: &Limits) -> Result<(), String> {
+fn check_limits(reflection: &Reflection, size: [u32; 3], limits: &Limits) -> Result<(), String> {
     if reflection.params_bytes > limits.max_params_bytes {
         let (bytes, limit) = (reflection.params_bytes, limits.max_params_bytes);
         return Err(format!("{bytes} bytes of parameters are above this device's {limit}"));
@@ -244,12 +270,6 @@ fn check_limits(reflection: &Reflection, spec: &[(u32, u32)], limits: &Limits) -
     if reflection.shared_bytes > limits.max_local_bytes {
         let (bytes, limit) = (reflection.shared_bytes, limits.max_local_bytes);
         return Err(format!("{bytes} bytes of workgroup memory are above this device's {limit}"));
-    }
-    let mut size = reflection.local_size;
-    for (axis, id) in size.iter_mut().zip(reflection.local_size_spec) {
-        if let Some((_, value)) = spec.iter().find(|(known, _)| Some(*known) == id) {
-            *axis = *value;
-        }
     }
     let items = size.iter().try_fold(1u32, |items, axis| items.checked_mul(*axis));
     let within = size.iter().zip(limits.max_group_size).all(|(axis, limit)| (1..=limit).contains(axis));

@@ -56,6 +56,7 @@ mod same;
 mod semaphore;
 mod share;
 mod shared;
+mod subgroups;
 mod timeline;
 mod types;
 mod wine;

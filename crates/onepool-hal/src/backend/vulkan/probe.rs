@@ -9,6 +9,7 @@ use super::features::{Extensions, Features};
 use super::instance::{Instance, render_node_hint};
 use super::processors::processors;
 use super::same::{Origin, preferred};
+use super::subgroups::Control;
 use super::types::{BUFFER_USAGE, model};
 use super::{NAME, error, wine};
 use crate::backend::choice::rank;
@@ -32,6 +33,7 @@ pub(super) struct Probe {
     pub(super) queues: u32,
     pub(super) timestamp_bits: u32,
     pub(super) cache: CacheKey,
+    pub(super) subgroups: Control,
     pub(super) origin: Origin,
 }
 
@@ -159,6 +161,7 @@ pub(super) unsafe fn probe(
         physical,
         info,
         extensions,
+        subgroups: Control::new(&features, &more.subgroup_sizes),
         features,
         family: family.index,
         queues: family.queues.min(MAX_QUEUES),
@@ -389,6 +392,7 @@ fn unusable(
         info,
         extensions: Extensions::new(vk::API_VERSION_1_0, &[], None),
         features: Features::default(),
+        subgroups: Control::default(),
         family: 0,
         queues: 0,
         timestamp_bits: 0,

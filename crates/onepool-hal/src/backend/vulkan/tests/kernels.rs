@@ -32,6 +32,17 @@ fn a_buffer_does_not_collect_the_views_of_recordings_that_are_gone() {
 }
 
 #[test]
+fn the_lanes_that_the_device_says_are_taken_where_they_are_asked_for() {
+    let fixture = Fixture::new();
+    let device = &fixture.context().shared.device;
+    let source = shipped(id::AXPB_F32);
+    let desc = KernelDesc { source: &source, spec: &[(spec::axpb::LOCAL_SIZE_X, 64)] };
+    let asked = device.subgroups.ask(device.info.subgroup, [64, 1, 1]);
+    println!("{asked:?}");
+    fixture.compile(&desc, Compiling { subgroup: asked.lanes, ..Compiling::default() }).unwrap();
+}
+
+#[test]
 fn a_constant_that_is_given_twice_is_refused() {
     let fixture = Fixture::new();
     let source = shipped(id::AXPB_F32);

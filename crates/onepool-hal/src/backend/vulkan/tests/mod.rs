@@ -10,8 +10,11 @@ mod validation;
 
 use std::sync::Arc;
 
+use ash::vk;
+
 use super::context::Context;
 use super::debug::Messages;
+use super::kernel::{Compiling, Kernel};
 use super::{VulkanDriver, Without, wine};
 use crate::backend::*;
 use crate::kernel::shipped;
@@ -45,6 +48,15 @@ impl Fixture {
 
     fn context(&self) -> &Context {
         self.context.as_ref().unwrap()
+    }
+
+    /// Makes a kernel in a way of its own, and destroys it.
+    fn compile(&self, desc: &KernelDesc<'_>, compiling: Compiling) -> Result<(), DeviceError> {
+        let device = &self.context().shared.device;
+        let kernel = Kernel::compiled(device, vk::PipelineCache::null(), desc, compiling)?;
+        // SAFETY: nothing was submitted.
+        unsafe { kernel.destroy(device) };
+        Ok(())
     }
 
     fn queue(&self) -> Arc<dyn QueueBackend> {
