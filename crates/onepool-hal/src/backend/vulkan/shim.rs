@@ -51,11 +51,27 @@ fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
 
 /// The first device, through this table and under the validation layer.
 pub fn open() -> Arc<dyn ContextBackend> {
+    open_without(&ContextDesc::default(), Without::default())
+}
+
+/// As [`open`], with some parts of the device left unused.
+pub(super) fn open_without(desc: &ContextDesc, without: Without) -> Arc<Context> {
     let instance = INSTANCE.get_or_init(|| Instance::shimmed().unwrap());
     let probe = probe_all(instance).unwrap().into_iter().next().unwrap();
-    let desc = ContextDesc { validation: true, ..ContextDesc::default() };
-    let device = Device::open(Arc::clone(instance), probe, &desc, Without::default()).unwrap();
+    let desc = ContextDesc { validation: true, ..desc.clone() };
+    let device = Device::open(Arc::clone(instance), probe, &desc, without).unwrap();
     Arc::new(Context::new(device, &desc).unwrap())
+}
+
+/// Waits until all devices are idle, by calls that do not count.
+pub(super) fn finish() {
+    for device in with(|state| state.devices.clone()) {
+        // SAFETY: a device that lives; tests have no other thread that uses its queues now.
+        let idle = unsafe {
+            std::mem::transmute::<usize, vk::PFN_vkDeviceWaitIdle>(real("vkDeviceWaitIdle"))(device)
+        };
+        assert_eq!(idle, vk::Result::SUCCESS);
+    }
 }
 
 /// Counts calls from now on, and fails the `fail`-th, counted from 0.
@@ -94,20 +110,20 @@ pub fn may_lose(call: &str) -> bool {
 
 /// What a call is to answer instead of being made.
 fn refuse(call: &'static str) -> Option<vk::Result> {
-    let (answer, devices) = with(|state| {
+    let (answer, is_idle) = with(|state| {
         let at = state.calls.len();
         state.calls.push(call);
         if state.lost && may_lose(call) {
-            return (Some(vk::Result::ERROR_DEVICE_LOST), Vec::new());
+            return (Some(vk::Result::ERROR_DEVICE_LOST), false);
         }
         match state.fail {
             Some((n, Fault::Lost)) if n == at && may_lose(call) => {
                 (state.lost, state.fired) = (true, Some(call));
-                (Some(vk::Result::ERROR_DEVICE_LOST), state.devices.clone())
+                (Some(vk::Result::ERROR_DEVICE_LOST), true)
             }
             Some((n, Fault::Exhausted)) if n <= at && (call == "vkQueueSubmit" || !may_lose(call)) => {
                 state.fired = Some(call);
-                (Some(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY), Vec::new())
+                (Some(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY), false)
             }
             Some((n, fault)) if n == at && !matches!(fault, Fault::Lost | Fault::Exhausted) => {
                 state.fired = Some(call);
@@ -115,18 +131,14 @@ fn refuse(call: &'static str) -> Option<vk::Result> {
                     Fault::OutOfHostMemory => vk::Result::ERROR_OUT_OF_HOST_MEMORY,
                     _ => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
                 };
-                (Some(code), Vec::new())
+                (Some(code), false)
             }
-            _ => (None, Vec::new()),
+            _ => (None, false),
         }
     });
     // A lost device does no more work.
-    for device in devices {
-        // SAFETY: a device that lives; tests have no other thread that uses its queues now.
-        let idle = unsafe {
-            std::mem::transmute::<usize, vk::PFN_vkDeviceWaitIdle>(real("vkDeviceWaitIdle"))(device)
-        };
-        assert_eq!(idle, vk::Result::SUCCESS);
+    if is_idle {
+        finish();
     }
     answer
 }

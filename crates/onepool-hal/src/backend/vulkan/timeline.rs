@@ -134,10 +134,14 @@ impl Timeline {
                 if result != vk::Result::SUCCESS {
                     return Err(device.error("vkGetSemaphoreCounterValue", result, 0));
                 }
-                if let Some(fences) = fences
-                    && !self.is_known(value)
-                {
-                    wait_for_fence(device, fences, value, u64::MAX)?;
+                // A reset signals what it ended, and drivers tell of it to those who wait, not to those who read.
+                if !self.is_known(value) {
+                    if !self.wait_for_semaphore(device, value, 0)? {
+                        return Ok(self.points.reach(0));
+                    }
+                    if let Some(fences) = fences {
+                        wait_for_fence(device, fences, value, u64::MAX)?;
+                    }
                 }
                 value
             }
@@ -174,20 +178,26 @@ impl Timeline {
 
     /// Sleeps in the driver for at most `nanos`; whether the point was reached.
     fn block(&self, device: &Device, point: u64, nanos: u64) -> Result<bool, DeviceError> {
-        if let Some((semaphore, functions)) = &self.semaphore {
-            let (semaphores, values) = ([*semaphore], [point]);
-            let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-            // SAFETY: a timeline of this device, VUID-VkSemaphoreWaitInfo-pSemaphores-03256.
-            let wait = |nanos| unsafe { (functions.wait)(device.raw().handle(), &info, nanos) };
-            match in_turns(device, nanos, wait) {
-                vk::Result::SUCCESS => {}
-                vk::Result::TIMEOUT => return Ok(false),
-                code => return Err(device.error("vkWaitSemaphores", code, 0)),
-            }
+        if !self.wait_for_semaphore(device, point, nanos)? {
+            return Ok(false);
         }
         match &self.fences {
             Some(fences) => wait_for_fence(device, fences, point, nanos),
             None => Ok(true),
+        }
+    }
+
+    /// Sleeps until the semaphore has the value, at most `nanos`; whether it has, or there is none.
+    fn wait_for_semaphore(&self, device: &Device, value: u64, nanos: u64) -> Result<bool, DeviceError> {
+        let Some((semaphore, functions)) = &self.semaphore else { return Ok(true) };
+        let (semaphores, values) = ([*semaphore], [value]);
+        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        // SAFETY: a timeline of this device, VUID-VkSemaphoreWaitInfo-pSemaphores-03256.
+        let wait = |nanos| unsafe { (functions.wait)(device.raw().handle(), &info, nanos) };
+        match in_turns(device, nanos, wait) {
+            vk::Result::SUCCESS => Ok(true),
+            vk::Result::TIMEOUT => Ok(false),
+            code => Err(device.error("vkWaitSemaphores", code, 0)),
         }
     }
 
@@ -272,19 +282,26 @@ impl Fences {
 
     /// The latest point of a run of signaled fences, oldest first; 0 where none was signaled since.
     fn poll(&mut self, device: &Device) -> Result<u64, DeviceError> {
-        let mut reached = 0;
-        while let Some((point, fence)) = self.pending.front() {
+        let mut signaled = 0;
+        for (_, fence) in &self.pending {
             // SAFETY: the fence was submitted and lives.
-            let signaled = unsafe { device.raw().get_fence_status(**fence) }
+            let is_signaled = unsafe { device.raw().get_fence_status(**fence) }
                 .map_err(|code| device.error("vkGetFenceStatus", code, 0))?;
-            if !signaled {
+            if !is_signaled {
                 break;
             }
-            reached = *point;
-            if let Some((_, fence)) = self.pending.pop_front() {
-                self.spare.push(fence);
-            }
+            signaled += 1;
         }
+        let Some((point, last)) = self.pending.iter().take(signaled).next_back() else { return Ok(0) };
+        // As with the semaphore: a status tells of no reset.
+        // SAFETY: as above.
+        match unsafe { device.raw().wait_for_fences(&[**last], true, 0) } {
+            Ok(()) => {}
+            Err(vk::Result::TIMEOUT) => return Ok(0),
+            Err(code) => return Err(device.error("vkWaitForFences", code, 0)),
+        }
+        let reached = *point;
+        self.spare.extend(self.pending.drain(..signaled).map(|(_, fence)| fence));
         Ok(reached)
     }
 }

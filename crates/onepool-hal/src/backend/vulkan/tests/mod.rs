@@ -5,6 +5,7 @@
 mod cache;
 mod driver;
 mod kernels;
+mod lost;
 mod queues;
 mod validation;
 
