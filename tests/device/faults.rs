@@ -1,5 +1,7 @@
 //! Devices that fail: lost, out of memory, unwilling to import.
 
+use std::time::{Duration, Instant};
+
 use onepool::backend::sim::{SimConfig, SimFaults};
 use onepool::backend::{BufferDesc, DeviceError, Placement};
 use onepool::device::Error;
@@ -56,6 +58,66 @@ fn a_lost_device_ends_a_scope() {
     // The second fill never ran; of the first, the device was lost before a wait.
     assert!(words.iter().all(|word| *word == 1));
     words.fill(2);
+}
+
+/// How long work goes on after a loss that is told of early.
+const GOES_ON: Duration = Duration::from_millis(60);
+
+fn lost_early(at: u64) -> SimConfig {
+    faulty(SimFaults { lose_early_at_submit: Some((at, GOES_ON)), ..SimFaults::default() })
+}
+
+fn is_lost<R>(result: Result<R, Error>) -> bool {
+    matches!(result, Err(Error::Device(DeviceError::Lost { .. })))
+}
+
+#[test]
+fn a_scope_ends_after_what_goes_on_on_any_queue_of_a_lost_device() {
+    let context = sim(lost_early(3));
+    let queues = [context.create_queue().unwrap(), context.create_queue().unwrap()];
+    let mut words = vec![1u32; 2048];
+    let start = Instant::now();
+    context.scope(|scope| {
+        let lent = scope.import_mut(&mut words[..]).unwrap();
+        for (queue, offset) in queues.iter().zip([0, 4096]) {
+            queue.enqueue_fill(&lent.sub_buffer(offset, 4096).unwrap(), 7).unwrap();
+            queue.flush().unwrap();
+        }
+        let late = queues[0].enqueue_fill(&lent.sub_buffer(0, 4096).unwrap(), 8).unwrap();
+        assert!(is_lost(late.wait()));
+    });
+    // Written by what went on, before the borrow ended.
+    assert!(words.iter().all(|word| *word == u32::MAX) && start.elapsed() >= GOES_ON);
+    words.fill(2);
+    drop(queues);
+    assert!(words.iter().all(|word| *word == 2));
+}
+
+#[test]
+fn a_region_is_the_hosts_after_what_goes_on_on_a_lost_device() {
+    // By a wait, by a guard, by the end of the queue.
+    for way in 0..3 {
+        let context = sim(lost_early(2));
+        let queue = context.create_queue().unwrap();
+        let region = HostRegion::from_bytes(&[5; 4096]).unwrap().into_shared();
+        let import = context.import(&region).unwrap();
+        let first = queue.enqueue_fill(&import, 7).unwrap();
+        queue.flush().unwrap();
+        let start = Instant::now();
+        assert!(is_lost(queue.enqueue_fill(&import, 8).unwrap().wait()));
+        assert!(region.read().is_err());
+        match way {
+            0 => assert!(is_lost(first.wait())),
+            1 => assert!(is_lost(import.map_read())),
+            _ => drop((first, queue)),
+        }
+        assert!(start.elapsed() >= GOES_ON);
+        assert!(region.read().unwrap().iter().all(|byte| *byte == 0xFF));
+        // Nothing is waited for twice.
+        region.write().unwrap().fill(6);
+        drop(import);
+        assert!(region.read().unwrap().iter().all(|byte| *byte == 6) && region.is_idle());
+    }
 }
 
 #[test]

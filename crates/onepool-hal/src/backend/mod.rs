@@ -682,6 +682,11 @@ pub trait QueueBackend: Send + Sync + fmt::Debug {
     /// [`DeviceError::Timeout`] where `timeout` passed, [`DeviceError::Lost`], [`DeviceError::Kernel`].
     fn wait(&self, point: Timepoint, timeout: Option<Duration>) -> Result<(), DeviceError>;
 
+    /// After a loss, returns once what was submitted before writes no memory of the host's any more, as far as can be told;
+    /// that may take seconds, and each call may be the first. At once where a loss is told only after the end of all work,
+    /// and while the device is not lost.
+    fn quiesce(&self) {}
+
     /// The latest point reached.
     ///
     /// # Errors

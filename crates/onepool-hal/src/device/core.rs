@@ -336,6 +336,13 @@ impl Core {
         lock(&self.state)
     }
 
+    /// The latest submission of a queue that may be unfinished.
+    pub(super) fn last(&self, queue: usize) -> Option<Timepoint> {
+        let state = self.state();
+        let lane = state.queues.get(queue).and_then(Option::as_ref);
+        lane.and_then(|lane| lane.flights.back()).map(|flight| flight.point)
+    }
+
     /// Lets go of the submissions of a queue up to `point`, which the host knows to be finished.
     pub(super) fn retire(&self, queue: usize, point: Timepoint) -> Result<(), DeviceError> {
         let mut result = Ok(());
@@ -383,10 +390,12 @@ impl Core {
         let waited = backend.wait(point, timeout);
         let retired = match &waited {
             Ok(()) | Err(DeviceError::Kernel { .. }) => self.retire(queue, point),
-            // A lost device touches nothing any more.
             Err(error @ DeviceError::Lost { .. }) => {
                 self.note_loss(error, false);
-                self.retire(queue, Timepoint(u64::MAX))
+                // What is submitted meanwhile is not waited for, and stays.
+                let last = self.last(queue).unwrap_or(point);
+                backend.quiesce();
+                self.retire(queue, last)
             }
             Err(_) => Ok(()),
         };

@@ -393,11 +393,7 @@ impl Queue {
         let flushed = self.inner.flush();
         let core = &self.inner.core;
         core.settle_reserved(self.inner.index);
-        let state = core.state();
-        let lane = state.queues.get(self.inner.index).and_then(Option::as_ref);
-        let last = lane.and_then(|lane| lane.flights.back()).map(|flight| flight.point);
-        drop(state);
-        if let Some(point) = last {
+        if let Some(point) = core.last(self.inner.index) {
             core.wait(self.inner.index, &*self.inner.backend, point, None)?;
         }
         flushed.map_or(Ok(()), |fate| fate.map(drop))
@@ -508,12 +504,7 @@ impl Drop for Queue {
 
 impl Drop for QueueInner {
     fn drop(&mut self) {
-        let last = |core: &Core| {
-            let state = core.state();
-            let lane = state.queues.get(self.index).and_then(Option::as_ref);
-            lane.and_then(|lane| lane.flights.back()).map(|flight| flight.point)
-        };
-        if let Some(point) = last(&self.core) {
+        if let Some(point) = self.core.last(self.index) {
             // An error of a kernel has no one to go to; any other leaves flights, seen below.
             let _ = self.core.wait(self.index, &*self.backend, point, None);
         }

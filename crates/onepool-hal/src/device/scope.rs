@@ -411,13 +411,15 @@ impl Drop for Ending {
             flight.work().scoped.iter().any(|lease| lease.memory.scope == Some(self.id))
         };
         for core in &self.cores {
-            match core.when_free(uses, |_| ()) {
-                Ok(()) => {}
-                // A lost device touches nothing any more.
-                Err(DeviceError::Lost { .. }) => {}
-                Err(error) => {
-                    tracing::error!(%error, "borrowed memory may still be in use by the device");
-                    abort();
+            loop {
+                match core.when_free(uses, |_| ()) {
+                    Ok(()) => break,
+                    // One queue of the device is done with what it had.
+                    Err(DeviceError::Lost { .. }) => {}
+                    Err(error) => {
+                        tracing::error!(%error, "borrowed memory may still be in use by the device");
+                        abort();
+                    }
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::world::{World, lost};
 use crate::backend::DeviceError;
@@ -11,6 +12,9 @@ use crate::backend::DeviceError;
 pub struct SimFaults {
     /// The submission that loses the device.
     pub lose_at_submit: Option<u64>,
+    /// The submission that loses the device, and for how long work of earlier ones goes on. What no one waited for then
+    /// arrives as poison.
+    pub lose_early_at_submit: Option<(u64, Duration)>,
     /// The allocation that finds no memory.
     pub exhaust_at_allocation: Option<u64>,
     /// The import that the driver refuses.
@@ -28,10 +32,10 @@ pub struct SimFaults {
 impl PartialEq for SimFaults {
     /// What fails is the same; what was counted does not matter.
     fn eq(&self, other: &SimFaults) -> bool {
-        let calls =
-            |f: &SimFaults| (f.lose_at_submit, f.exhaust_at_allocation, f.refuse_at_import, f.at_call);
+        let lost = |f: &SimFaults| (f.lose_at_submit, f.lose_early_at_submit);
+        let calls = |f: &SimFaults| (f.exhaust_at_allocation, f.refuse_at_import, f.at_call);
         let imports = |f: &SimFaults| (f.imports_at_submit, f.lose_by_imports);
-        calls(self) == calls(other) && imports(self) == imports(other)
+        lost(self) == lost(other) && calls(self) == calls(other) && imports(self) == imports(other)
     }
 }
 
@@ -66,6 +70,33 @@ impl World {
                 SimFault::OutOfDeviceMemory => DeviceError::OutOfDeviceMemory { bytes: 0 },
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// The device is lost, while what no one waited for goes on.
+    pub(super) fn lose_early(&mut self, time: Duration) -> DeviceError {
+        let until = Instant::now() + time;
+        for queue in self.queues.iter_mut().filter(|queue| queue.waited < queue.submitted) {
+            queue.lingers = Some(until);
+        }
+        self.lose("injected at this submission, before earlier ones were over")
+    }
+
+    /// Until when work of a queue goes on after the loss.
+    pub(super) fn lingers(&self, queue: u32) -> Option<Instant> {
+        self.queues.get(queue as usize)?.lingers
+    }
+
+    /// The end of what goes on after the loss: the host finds poison in what it writes.
+    pub(super) fn end_lingering(&mut self, queue: u32) {
+        let Some(state) = self.queues.get_mut(queue as usize) else { return };
+        if state.lingers.take().is_none() {
+            return;
+        }
+        state.waited = state.submitted;
+        for body in self.bodies.values_mut() {
+            let Some(host) = &mut body.host else { continue };
+            body.device.unwaited(queue).for_each(|range| host.poison(range));
         }
     }
 }

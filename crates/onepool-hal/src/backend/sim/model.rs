@@ -254,6 +254,12 @@ impl DeviceBytes {
         self.settle(has_host);
     }
 
+    /// What submissions of a queue wrote that no one waited for.
+    pub(super) fn unwaited(&self, queue: u32) -> impl Iterator<Item = ByteRange> {
+        let open = self.writes.iter().filter(move |(_, write)| !write.waited && write.by.queue == queue);
+        open.map(|(range, _)| range)
+    }
+
     /// The host's write of these bytes reaches the device; gives what unfinished device work it races with.
     pub(super) fn host_wrote(&mut self, range: ByteRange, bytes: &[u8]) -> Vec<Hazard> {
         let mut hazards = Vec::new();

@@ -1,7 +1,7 @@
 //! The queue: a recording runs when it is submitted; the host learns of it when it waits.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::world::World;
 use crate::backend::slots::SlotTable;
@@ -68,6 +68,14 @@ impl QueueBackend for SimQueue {
                 Err(error.clone())
             }
             None => Ok(()),
+        }
+    }
+
+    fn quiesce(&self) {
+        let until = lock(&self.world).lingers(self.index);
+        if let Some(until) = until {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            lock(&self.world).end_lingering(self.index);
         }
     }
 

@@ -87,6 +87,8 @@ pub(super) struct SimQueueState {
     pub(super) waited: u64,
     pub(super) failures: VecDeque<(u64, DeviceError, bool)>,
     pub(super) times: VecDeque<(u64, Vec<u64>)>,
+    /// Until when its work goes on although the device is lost.
+    pub(super) lingers: Option<Instant>,
 }
 
 impl World {
@@ -173,6 +175,11 @@ impl World {
         self.submissions += 1;
         if self.config.faults.lose_at_submit == Some(self.submissions) {
             return Err(self.lose("injected at this submission"));
+        }
+        if let Some((at, time)) = self.config.faults.lose_early_at_submit
+            && at == self.submissions
+        {
+            return Err(self.lose_early(time));
         }
         if self.config.faults.imports_at_submit.is_some_and(|most| self.usage.imported > most) {
             return Err(DeviceError::OutOfDeviceMemory { bytes: self.usage.imported });

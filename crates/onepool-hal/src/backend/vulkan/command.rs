@@ -30,6 +30,8 @@ pub(super) struct Recorded {
     /// The buffers and kernels it uses.
     pub(super) buffers: Vec<BufferId>,
     pub(super) kernels: Vec<DeviceKernelId>,
+    /// Whether it writes the application's pages and the device's loss does not tell that it ended.
+    pub(super) is_marked: bool,
     /// Of the views and images it names.
     leases: Vec<Lease>,
     pool: vk::CommandPool,
@@ -87,6 +89,7 @@ impl Recorded {
             slots: 0,
             buffers: Vec::new(),
             kernels: Vec::new(),
+            is_marked: false,
             leases: Vec::new(),
             pool,
             sets: vk::DescriptorPool::null(),
@@ -218,6 +221,7 @@ impl Recorded {
             }
         }
         encoder.leave(recording, around)?;
+        self.is_marked = device.loses_early && writes_pages(recording, &buffers);
         self.remember(recording);
         Ok(())
     }
@@ -379,6 +383,21 @@ impl Recorded {
             device.raw().destroy_query_pool(self.queries, None);
         }
     }
+}
+
+/// Whether a recording writes pages of the application's.
+fn writes_pages(recording: &Recording, buffers: &SlotTable<BufferId, Buffer>) -> bool {
+    let is_pages = |range: &BufferRange| {
+        buffers.get(range.buffer).is_ok_and(|buffer| buffer.info.imported && buffer.info.host.is_some())
+    };
+    recording.commands.iter().any(|command| match command {
+        Command::Dispatch(dispatch) => {
+            let mut ranges = dispatch.args.iter().filter_map(Arg::range);
+            ranges.any(|(range, access)| !access.writes().is_empty() && is_pages(range))
+        }
+        Command::Copy { dst, .. } | Command::Fill { dst, .. } => is_pages(dst),
+        Command::Barrier(_) | Command::Timestamp { .. } => false,
+    })
 }
 
 enum Argument {

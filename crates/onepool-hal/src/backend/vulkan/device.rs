@@ -10,6 +10,7 @@ use super::importable::{import_types, takes_dma_bufs, takes_opaque_fds};
 use super::instance::Instance;
 use super::kernel_memory::KernelCounts;
 use super::layer::{self, Calls, Turn};
+use super::loss::Loss;
 use super::probe::{CacheKey, Probe};
 use super::share::Share;
 use super::subgroups::Control;
@@ -50,7 +51,9 @@ pub(super) struct Device {
     samplers: Option<[vk::Sampler; 2]>,
     queues: Vec<Mutex<vk::Queue>>,
     next_queue: AtomicUsize,
-    lost: OnceLock<String>,
+    lost: OnceLock<Loss>,
+    /// Whether a loss may be told of before the work is over.
+    pub(super) loses_early: bool,
     pub(super) waiters: Waiters,
     /// The device is an application's.
     share: Option<Share>,
@@ -143,7 +146,7 @@ impl Device {
         share: Option<Share>,
     ) -> Self {
         let Probe { physical, mut info, extensions, features, family, timestamp_bits, .. } = probe;
-        let Probe { cache, subgroups, .. } = probe;
+        let Probe { cache, subgroups, loses_early, .. } = probe;
         let has_timeline = features.has_timeline() && !without.timeline;
         let has_barrier2 = features.has_synchronization2() && !without.synchronization2;
         let calls = instance.functions();
@@ -187,6 +190,7 @@ impl Device {
             share,
             next_queue: AtomicUsize::new(0),
             lost: OnceLock::new(),
+            loses_early,
             waiters: Waiters::new(info.kind == DeviceKind::Cpu),
             info,
             raw,
@@ -265,7 +269,8 @@ impl Device {
     pub(super) fn error(&self, call: &'static str, code: vk::Result, bytes: u64) -> DeviceError {
         let error = error(call, code, bytes);
         if let DeviceError::Lost { detail } = &error {
-            let _ = self.lost.set(detail.clone());
+            let shared = self.is_shared();
+            self.lost.get_or_init(|| Loss::new(detail.clone(), call, shared)).told_again(call, shared);
         }
         error
     }
@@ -277,8 +282,13 @@ impl Device {
     pub(super) fn alive(&self) -> Result<(), DeviceError> {
         match self.lost.get() {
             None => Ok(()),
-            Some(detail) => Err(DeviceError::Lost { detail: detail.clone() }),
+            Some(loss) => Err(DeviceError::Lost { detail: loss.detail.clone() }),
         }
+    }
+
+    /// The device's loss; `None` where it still works, as far as is known.
+    pub(super) fn loss(&self) -> Option<&Loss> {
+        self.lost.get()
     }
 
     /// Marks the device lost, as a call that returns `VK_ERROR_DEVICE_LOST` does.

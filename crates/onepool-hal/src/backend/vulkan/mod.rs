@@ -2,7 +2,7 @@
 //!
 //! * `instance`: the loader, the instance, why there is none.
 //! * `probe`: physical devices, their limits and what may be imported; `features`: features.
-//! * `device`: the logical device, its queues, and the memory of its loss.
+//! * `device`: the logical device and its queues; `loss`: what is known of its loss.
 //! * `application`: devices that an application owns; `request`: what they should have;
 //!   `enabled`: what they have; `share`: the application's part in them; `chain`: features in chains.
 //!   `foreign`: its buffers and memory.
@@ -11,8 +11,8 @@
 //!   `types`: choosing memory types; `kernel_memory`: what the system counts.
 //! * `image`: images in buffers; `image_rules`: what the driver asks of them.
 //! * `kernel`: pipelines; `cache`: the pipeline cache on disk; `compiler`: what pipelines became.
-//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting; `semaphore`: those
-//!   of an application.
+//! * `command`: a recording as a command buffer; `queue`: submission; `timeline`: waiting; `mark`: what the device itself tells;
+//!   `semaphore`: those of an application.
 //! * `bare`: the submission that ours is measured against.
 //! * `debug`: messages of the validation layer; `layer`: turns at it.
 //!
@@ -46,6 +46,8 @@ mod instance;
 mod kernel;
 mod kernel_memory;
 mod layer;
+mod loss;
+mod mark;
 mod memory;
 mod modifier;
 mod probe;

@@ -7,6 +7,7 @@ use ash::vk;
 use super::enabled::Enabled;
 use super::features::{Extensions, Features};
 use super::instance::{Instance, render_node_hint};
+use super::loss::is_told_early;
 use super::processors::processors;
 use super::same::{Origin, preferred};
 use super::subgroups::Control;
@@ -35,6 +36,8 @@ pub(super) struct Probe {
     pub(super) cache: CacheKey,
     pub(super) subgroups: Control,
     pub(super) origin: Origin,
+    /// Whether a loss may be told of before the work is over.
+    pub(super) loses_early: bool,
 }
 
 /// What a pipeline cache is good for.
@@ -168,6 +171,7 @@ pub(super) unsafe fn probe(
         timestamp_bits: family.timestamp_bits,
         cache: CacheKey { vendor: base.vendor_id, device: base.device_id, uuid: base.pipeline_cache_uuid },
         origin: more.origin(),
+        loses_early: is_told_early(more.driver.driver_id),
     })
 }
 
@@ -398,6 +402,7 @@ fn unusable(
         timestamp_bits: 0,
         cache: CacheKey { vendor: base.vendor_id, device: base.device_id, uuid: base.pipeline_cache_uuid },
         origin: more.origin(),
+        loses_early: false,
     }
 }
 

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
+use ash::vk;
+
 use super::command::Recorded;
+use super::mark::Marks;
 use super::null;
 use super::semaphore;
 use super::shared::Shared;
@@ -22,6 +25,8 @@ const KEPT: usize = 4;
 /// An in-order queue; several may share one `VkQueue`.
 pub(super) struct Queue {
     timeline: Timeline,
+    // Where a loss does not tell that the work is over.
+    pub(super) marks: Option<Marks>,
     lane: usize,
     prepared: RwLock<SlotTable<PreparedId, Prepared>>,
     // Oldest first.
@@ -46,6 +51,7 @@ impl Queue {
     pub(super) fn new(shared: Arc<Shared>) -> Result<Self, DeviceError> {
         Ok(Queue {
             timeline: Timeline::new(&shared.device)?,
+            marks: shared.device.loses_early.then(Marks::default),
             lane: shared.device.assign_queue(),
             prepared: RwLock::default(),
             once: Mutex::default(),
@@ -106,6 +112,26 @@ impl Queue {
         Ok(())
     }
 
+    /// Submits what was recorded, with a mark where it needs one.
+    ///
+    /// # Safety
+    /// As [`Timeline::submit`], of the recorded command buffer.
+    unsafe fn submit_recorded(
+        &self,
+        recorded: &Recorded,
+        semaphores: Semaphores<'_>,
+    ) -> Result<u64, DeviceError> {
+        let device = &self.shared.device;
+        let submit = |commands: &[vk::CommandBuffer]| {
+            // SAFETY: as the caller promises; a mark is recorded, and is not pending while it is lent.
+            unsafe { self.timeline.submit(device, self.lane, commands, semaphores) }
+        };
+        match self.marks.as_ref().filter(|_| recorded.is_marked) {
+            None => submit(&[recorded.command]),
+            Some(marks) => marks.follow(device, &self.timeline, |mark| submit(&[recorded.command, mark])),
+        }
+    }
+
     fn is_reached(&self, point: u64) -> Result<bool, DeviceError> {
         Ok(self.timeline.is_known(point) || self.timeline.poll(&self.shared.device)? >= point)
     }
@@ -122,7 +148,7 @@ impl QueueBackend for Queue {
         device.alive()?;
         let recorded = self.record(self.pools()?, recording, true)?;
         // SAFETY: just recorded, never submitted.
-        match unsafe { self.timeline.submit(device, self.lane, &[recorded.command], NO_OTHERS) } {
+        match unsafe { self.submit_recorded(&recorded, NO_OTHERS) } {
             Ok(point) => {
                 lock(&self.once).push_back(Once { recorded, point });
                 Ok(Timepoint(point))
@@ -177,8 +203,7 @@ impl QueueBackend for Queue {
             });
         }
         // SAFETY: recorded, its objects live, and pending only where it may be; the semaphores are as the caller promises.
-        let point =
-            unsafe { self.timeline.submit(device, self.lane, &[prepared.recorded.command], semaphores)? };
+        let point = unsafe { self.submit_recorded(&prepared.recorded, semaphores)? };
         prepared.last.fetch_max(point, Ordering::AcqRel);
         Ok(Timepoint(point))
     }
@@ -225,6 +250,12 @@ impl QueueBackend for Queue {
         self.timeline.wait(&self.shared.device, point.0, self.shared.wait, timeout)
     }
 
+    fn quiesce(&self) {
+        if let Some(marks) = &self.marks {
+            marks.quiesce(&self.shared.device, &self.timeline);
+        }
+    }
+
     fn completed(&self) -> Result<Timepoint, DeviceError> {
         self.shared.device.alive()?;
         self.timeline.poll(&self.shared.device).map(Timepoint)
@@ -263,6 +294,7 @@ impl Drop for Queue {
             if device.is_shared() && device.alive().is_ok() {
                 return;
             }
+            self.quiesce();
             device.wait_idle();
         }
         // SAFETY: everything submitted has finished, or the device is lost.
@@ -272,6 +304,9 @@ impl Drop for Queue {
             }
             for once in lock(&self.once).drain(..) {
                 once.recorded.destroy(device);
+            }
+            if let Some(marks) = &self.marks {
+                marks.destroy(device);
             }
             self.timeline.destroy(device);
         }

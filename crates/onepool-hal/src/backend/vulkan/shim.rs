@@ -26,8 +26,10 @@ pub enum Fault {
     OutOfDeviceMemory,
     /// This call and every later one that may say so, except for waits: there is no memory any more.
     Exhausted,
-    /// Only where the call may say so.
+    /// Only where the call may say so; the device does no more work.
     Lost,
+    /// As [`Fault::Lost`], and what was submitted before goes on.
+    LostEarly,
 }
 
 #[derive(Default)]
@@ -51,13 +53,15 @@ fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
 
 /// The first device, through this table and under the validation layer.
 pub fn open() -> Arc<dyn ContextBackend> {
-    open_without(&ContextDesc::default(), Without::default())
+    open_without(&ContextDesc::default(), Without::default(), false)
 }
 
-/// As [`open`], with some parts of the device left unused.
-pub(super) fn open_without(desc: &ContextDesc, without: Without) -> Arc<Context> {
+/// As [`open`], with some parts of the device left unused. `loses_early`: as a device whose loss may be told of before the
+/// work is over.
+pub(super) fn open_without(desc: &ContextDesc, without: Without, loses_early: bool) -> Arc<Context> {
     let instance = INSTANCE.get_or_init(|| Instance::shimmed().unwrap());
-    let probe = probe_all(instance).unwrap().into_iter().next().unwrap();
+    let mut probe = probe_all(instance).unwrap().into_iter().next().unwrap();
+    probe.loses_early |= loses_early;
     let desc = ContextDesc { validation: true, ..desc.clone() };
     let device = Device::open(Arc::clone(instance), probe, &desc, without).unwrap();
     Arc::new(Context::new(device, &desc).unwrap())
@@ -117,26 +121,25 @@ fn refuse(call: &'static str) -> Option<vk::Result> {
             return (Some(vk::Result::ERROR_DEVICE_LOST), false);
         }
         match state.fail {
-            Some((n, Fault::Lost)) if n == at && may_lose(call) => {
+            Some((n, fault @ (Fault::Lost | Fault::LostEarly))) if n == at && may_lose(call) => {
                 (state.lost, state.fired) = (true, Some(call));
-                (Some(vk::Result::ERROR_DEVICE_LOST), true)
+                (Some(vk::Result::ERROR_DEVICE_LOST), fault == Fault::Lost)
             }
             Some((n, Fault::Exhausted)) if n <= at && (call == "vkQueueSubmit" || !may_lose(call)) => {
                 state.fired = Some(call);
                 (Some(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY), false)
             }
-            Some((n, fault)) if n == at && !matches!(fault, Fault::Lost | Fault::Exhausted) => {
+            Some((n, Fault::OutOfHostMemory)) if n == at => {
                 state.fired = Some(call);
-                let code = match fault {
-                    Fault::OutOfHostMemory => vk::Result::ERROR_OUT_OF_HOST_MEMORY,
-                    _ => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
-                };
-                (Some(code), false)
+                (Some(vk::Result::ERROR_OUT_OF_HOST_MEMORY), false)
+            }
+            Some((n, Fault::OutOfDeviceMemory)) if n == at => {
+                state.fired = Some(call);
+                (Some(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY), false)
             }
             _ => (None, false),
         }
     });
-    // A lost device does no more work.
     if is_idle {
         finish();
     }
