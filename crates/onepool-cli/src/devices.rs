@@ -37,6 +37,8 @@ struct Row {
     default_reason: Option<String>,
     #[serde(flatten)]
     info: DeviceInfo,
+    /// Bytes that can be imported at once, where the system's kernel says so.
+    import_limit: Option<u64>,
     /// What imports and copies cost there, where it can be opened.
     costs: Option<CostReport>,
 }
@@ -77,8 +79,10 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         let chosen = chosen.as_ref().filter(|d| d.device.api == info.api && d.device.index == info.index);
         let default = chosen.map(|chosen| chosen.reason.clone());
         let costs = opened.as_ref().map(Context::cost_report);
+        let limit = opened.as_ref().map(|context| context.budget().import_limit());
+        let import_limit = limit.filter(|limit| *limit < u64::MAX);
         let info = opened.map_or(info, |context| context.info().clone());
-        Row { selector, default: default.is_some(), default_reason: default, info, costs }
+        Row { selector, default: default.is_some(), default_reason: default, info, import_limit, costs }
     };
     let mut report = Report { devices: Vec::new(), recorded: Vec::new(), unavailable: Vec::new() };
     match &args.which {
@@ -223,6 +227,9 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
         Some(rules) if rules.alignment <= 1 => out.line("  import    uses the caller's pointers")?,
         Some(rules) => out.line(format_args!("  import    {}", import_rules(rules)))?,
         None => out.line("  import    cannot import host memory: bound tensors are copied")?,
+    }
+    if let Some(limit) = row.import_limit {
+        out.line(format_args!("            at most {} at once, by the kernel's count", bytes(limit)))?;
     }
     if let Some(report) = row.costs.as_ref().filter(|_| info.import.as_ref().is_some_and(|r| r.alignment > 1))
     {
