@@ -7,6 +7,8 @@ mod activation;
 pub(crate) mod halves;
 mod pack;
 mod par;
+#[cfg(test)]
+mod parts_tests;
 mod planes;
 mod real;
 #[cfg(test)]

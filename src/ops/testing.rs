@@ -69,6 +69,7 @@ pub(crate) struct Check<'a> {
     tolerance: f64,
     optional: bool,
     pretend: fn(&mut DeviceInfo),
+    in_parts: bool,
 }
 
 impl<'a> Check<'a> {
@@ -82,7 +83,14 @@ impl<'a> Check<'a> {
             tolerance: 0.0,
             optional: false,
             pretend: as_is,
+            in_parts: false,
         }
+    }
+
+    /// Runs each work-group that can be run apart as a dispatch of its own.
+    pub(crate) fn in_parts(mut self) -> Self {
+        self.in_parts = true;
+        self
     }
 
     /// How many outputs are wanted.
@@ -179,6 +187,25 @@ impl<'a> Check<'a> {
         lowering.finish().steps.iter().filter_map(name).collect()
     }
 
+    /// The grids of its dispatches on `context`, with the axes along which each can be run in parts.
+    #[track_caller]
+    pub(crate) fn grids_on(&self, context: &Context) -> Vec<(String, [u32; 3], [bool; 3])> {
+        let mut info = context.info().clone();
+        (self.pretend)(&mut info);
+        let mut lowering = Lowering::new(&info);
+        self.op.gpu(&self.facts().unwrap(), &mut lowering).unwrap();
+        let grid = |step: &Step| match step {
+            Step::Dispatch { kernel: StepKernel::Table(id), groups, .. } => {
+                Some((id.info().name.to_owned(), *groups, id.info().grid.splits(*groups)))
+            }
+            Step::Dispatch { kernel: StepKernel::Module(source), groups, .. } => {
+                Some((source.name().to_owned(), *groups, source.spirv().unwrap().1.grid.splits(*groups)))
+            }
+            _ => None,
+        };
+        lowering.finish().steps.iter().filter_map(grid).collect()
+    }
+
     fn facts(&self) -> Result<OpCx, OpError> {
         let known = |i: &usize| self.constants.contains(i) || self.op.value_inputs().contains(i);
         let facts = self.inputs.iter().enumerate().map(|(i, t)| {
@@ -255,8 +282,13 @@ impl<'a> Check<'a> {
                     let args =
                         args.iter().zip(accesses).map(|(a, access)| Arg::Buffer(slot(a).range(), access));
                     let args: Vec<Arg> = args.collect();
-                    let dispatch =
-                        Dispatch { kernel: kernel.id(), args, params: params.clone(), groups: *groups };
+                    let dispatch = Dispatch {
+                        kernel: kernel.id(),
+                        args,
+                        params: params.clone(),
+                        base: [0; 3],
+                        groups: *groups,
+                    };
                     kernels.push(kernel);
                     Command::Dispatch(dispatch)
                 }
@@ -272,6 +304,9 @@ impl<'a> Check<'a> {
                     Command::Fill { dst: slot(dst).part(0, bytes), value: *value }
                 }
             });
+        }
+        if self.in_parts {
+            commands = in_parts(commands, &kernels);
         }
         commands.push(Command::Barrier(Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ }));
         let recording = Recording { commands, ..Recording::default() };
@@ -308,6 +343,40 @@ impl<'a> Check<'a> {
             }
         }
     }
+}
+
+/// The same with each work-group that can be run apart as a dispatch of its own. A piece of a run begins with a barrier,
+/// so each of them has one.
+fn in_parts(commands: Vec<Command>, kernels: &[Kernel]) -> Vec<Command> {
+    let mut kernels = kernels.iter();
+    let mut all = Vec::new();
+    for command in commands {
+        let Command::Dispatch(dispatch) = &command else {
+            all.push(command);
+            continue;
+        };
+        let splits = kernels.next().map_or([false; 3], |kernel| kernel.splits(dispatch.groups));
+        for part in parts(dispatch, splits) {
+            all.push(Command::Barrier(Barrier { src: Access::DEVICE, dst: Access::DEVICE }));
+            all.push(Command::Dispatch(part));
+        }
+    }
+    all
+}
+
+/// A dispatch cut at every work-group along the axes of `splits`.
+fn parts(dispatch: &Dispatch, splits: [bool; 3]) -> Vec<Dispatch> {
+    let mut parts = vec![dispatch.clone()];
+    for axis in (0..3).filter(|axis| splits[*axis]) {
+        let one = |dispatch: &Dispatch, at: u32| {
+            let mut part = dispatch.clone();
+            (part.base[axis], part.groups[axis]) = (at, 1);
+            part
+        };
+        let along = dispatch.groups[axis];
+        parts = parts.iter().flat_map(|part| (0..along).map(move |at| one(part, at))).collect();
+    }
+    parts
 }
 
 /// The device as it is.

@@ -146,8 +146,9 @@ mod two_dimensional {
         );
         let range = part(held, offset, bytes);
         let view = ImageView { image, filter: Filter::Nearest };
-        let dispatch =
-            |kernel, args| Command::Dispatch(Dispatch { kernel, args, params: vec![], groups: [W, H, 1] });
+        let dispatch = |kernel, args| {
+            Command::Dispatch(Dispatch { kernel, args, params: vec![], base: [0; 3], groups: [W, H, 1] })
+        };
         let commands = vec![
             dispatch(store, vec![Arg::Image(range, view, WRITE)]),
             barrier(WRITE, READ | onepool::memory::coherency::Access::TRANSFER_READ),

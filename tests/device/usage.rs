@@ -64,7 +64,13 @@ fn dispatches() {
         let (x, y) = (buffer(&context, 1024), buffer(&context, 1024));
         let kernel = add_on(&context);
         let dispatch = |args: Vec<Arg>, params: usize| {
-            Command::Dispatch(Dispatch { kernel: kernel.id(), args, params: vec![0; params], groups: [1; 3] })
+            Command::Dispatch(Dispatch {
+                kernel: kernel.id(),
+                args,
+                params: vec![0; params],
+                base: [0; 3],
+                groups: [1; 3],
+            })
         };
         let (read, write) = (Access::KERNEL_READ, Access::KERNEL_WRITE);
         let aliased = vec![Arg::Buffer(x.range(), read), Arg::Buffer(range(&x, 512, 512), write)];
@@ -106,6 +112,12 @@ fn dispatches() {
         }
         let long = vec![Arg::Buffer(x.range(), read)];
         assert!(matches!(refused(&context, dispatch(long, 1 << 20)), Problem::Limit { .. }));
+        // Where there is no base, there is none of a part either; where there is, the grid ends within its limit.
+        let Command::Dispatch(mut part) = dispatch(vec![Arg::Buffer(x.range(), read), to], 4) else {
+            unreachable!()
+        };
+        part.base[1] = if context.info().splits_grids { context.info().limits.max_groups[1] } else { 1 };
+        assert!(matches!(refused(&context, Command::Dispatch(part)), Problem::Limit { .. }));
         // Reading the same bytes twice is fine.
         let shared = vec![Arg::Buffer(x.range(), read), Arg::Buffer(y.range(), write)];
         let recording = Recording { commands: vec![dispatch(shared, 4)], ..Recording::default() };

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use onepool::kernel::Requires;
 use onepool::spirv::{
-    BindingAccess, BindingKind, Reflection, ScalarType, SpirvErrorKind, check_module, reflect, shared_bytes,
+    BindingAccess, BindingKind, GridUse, GroupCount, Reflection, ScalarType, SpirvErrorKind, check_module,
+    reflect, shared_bytes,
 };
 
 use super::{Project, shader};
@@ -347,4 +348,45 @@ fn a_raw_pointer_into_memory_is_refused() {
     project.build().unwrap();
     let error = check_module(&project.only_module()).unwrap_err();
     assert_eq!(error.kind, SpirvErrorKind::Capability { name: "PhysicalStorageBufferAddresses".to_owned() });
+}
+
+#[test]
+fn the_number_of_work_groups_is_followed() {
+    use GroupCount::{Pitch, Read, Unread};
+    let grid = |body: &str| {
+        let r = built(&shader("layout(binding = 0) buffer A { uint a[]; };\nshared uint s;", body));
+        (r.grid.counts, r.grid.atomics)
+    };
+    let row = "gl_GlobalInvocationID.x + gl_GlobalInvocationID.y * (gl_NumWorkGroups.x * gl_WorkGroupSize.x)";
+    let cases = [
+        ("a[gl_GlobalInvocationID.x] = gl_WorkGroupID.y;".to_owned(), [Unread; 3]),
+        (format!("a[{row}] = 1u;"), [Pitch, Unread, Unread]),
+        (
+            "a[gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x] = 1u;".to_owned(),
+            [Pitch, Unread, Unread],
+        ),
+        ("a[gl_NumWorkGroups.x * gl_WorkGroupID.x] = 1u;".to_owned(), [Read, Unread, Unread]),
+        (format!("a[{row}] = gl_NumWorkGroups.x;"), [Read, Unread, Unread]),
+        ("a[0] = gl_NumWorkGroups.z / 3u;".to_owned(), [Unread, Unread, Read]),
+        ("uint step = gl_NumWorkGroups.y; a[step] = 1u;".to_owned(), [Unread, Read, Unread]),
+        ("uvec3 n = gl_NumWorkGroups; a[0] = n.x;".to_owned(), [Read; 3]),
+        ("a[0] = gl_NumWorkGroups[a[1]];".to_owned(), [Read; 3]),
+        (
+            "for (uint i = gl_WorkGroupID.x; i < a[0]; i += gl_NumWorkGroups.x) { a[i] = i; }".to_owned(),
+            [Read, Unread, Unread],
+        ),
+    ];
+    for (body, counts) in cases {
+        assert_eq!(grid(&body), (counts, false), "{body}");
+    }
+    assert!(grid("atomicAdd(s, 1u);").1 && grid("atomicMax(a[0], 1u);").1);
+    // With more rows of invocations than one, the first row of work-groups has places above 0.
+    let tall = shader("layout(binding = 0) buffer A { uint a[]; };", &format!("a[{row}] = 1u;"));
+    let tall = tall.replace("local_size_x", "local_size_y = 2, local_size_x");
+    assert_eq!(built(&tall).grid.counts, [Read, Unread, Unread]);
+    let splits = |counts: [GroupCount; 3], groups| GridUse { counts, atomics: false }.splits(groups);
+    assert_eq!(splits([Unread; 3], [5, 4, 1]), [true, true, false]);
+    assert_eq!(splits([Pitch, Unread, Unread], [5, 4, 3]), [false, true, true]);
+    assert_eq!(splits([Pitch, Unread, Unread], [5, 1, 3]), [true, false, true]);
+    assert_eq!(splits([Read, Unread, Read], [5, 4, 3]), [false, true, false]);
 }

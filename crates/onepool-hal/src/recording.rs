@@ -71,6 +71,10 @@ pub struct Dispatch {
     pub args: Vec<Arg>,
     /// Parameter bytes (push constants on Vulkan).
     pub params: Vec<u8>,
+    /// The first work-group along x, y, z: all 0, but in a part of a grid, on devices with
+    /// [`DeviceInfo::splits_grids`](crate::backend::DeviceInfo::splits_grids). A kernel's work-groups are numbered from
+    /// here, and counted without those before.
+    pub base: [u32; 3],
     /// Work-groups along x, y, z; a native kernel ignores them.
     pub groups: [u32; 3],
 }

@@ -8,6 +8,7 @@
 mod access;
 pub mod builder;
 pub mod check;
+mod grid;
 mod layout;
 pub mod opencl_c;
 pub mod parse;
@@ -19,6 +20,7 @@ mod typing;
 
 pub use builder::build_pointwise;
 pub use check::check_module;
+pub use grid::{GridUse, GroupCount};
 pub use layout::{Fetch, KernelLayout, Walk, Walked};
 pub use parse::{SpirvError, SpirvErrorKind};
 pub use reflect::{BindingAccess, BindingInfo, BindingKind, ParamInfo, Reflection, SpecInfo, reflect};

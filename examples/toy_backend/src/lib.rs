@@ -71,6 +71,7 @@ fn info() -> DeviceInfo {
         native: true,
         // A command is over before the next one begins, and the host sees the same memory.
         in_order: true,
+        splits_grids: false,
         images: None,
         limits: Limits {
             max_argument_bytes: all,

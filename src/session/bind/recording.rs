@@ -16,7 +16,7 @@ use crate::memory::range::{ByteRange, RangeMap};
 use crate::plan::{Bound, Location, Plan, PlannedIo, Segment, Space, Work, insert_barriers, order_segments};
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
 use crate::session::core::device::Device;
-use crate::session::core::pieces::{self, LabelledRecording};
+use crate::session::core::pieces::{self, CutTerms, LabelledRecording};
 use crate::session::core::queue::Footprint;
 use crate::session::error::{Error, SessionError};
 
@@ -247,9 +247,18 @@ impl Binding<'_> {
         let device = plan.segments[s].device;
         let info = self.device(device).context.info();
         let limit = self.core.options.limit.on(info, self.may_end)?;
-        let speeds = pieces::speeds(plan, device, info);
-        let clock = info.timestamp_ns > 0.0;
-        Some(self.compiled.schedule.cut(labelled, &plan.report.nodes, s, limit, &speeds, clock))
+        let speeds = &pieces::speeds(plan, device, info);
+        let terms = CutTerms { limit, speeds, clock: info.timestamp_ns > 0.0 };
+        // Kernels of other devices may have the same handles.
+        let kernels = plan.segments[s].commands.iter().filter_map(|command| match command.work {
+            Work::Dispatch { kernel, .. } => self.compiled.kernels.get(kernel as usize),
+            _ => None,
+        });
+        let axes = |dispatch: &Dispatch| {
+            let kernel = kernels.clone().find(|kernel| kernel.id() == dispatch.kernel);
+            kernel.map_or([false; 3], |kernel| kernel.splits(dispatch.groups))
+        };
+        Some(self.compiled.schedule.cut(labelled, &plan.report.nodes, s, terms, axes))
     }
 
     /// The commands of segment `s`, which flush and invalidate `host`.
@@ -338,7 +347,7 @@ impl Binding<'_> {
                     .collect::<Result<Vec<_>, Error>>()?;
                 let args = through_images(args, images);
                 let (params, groups) = (params.clone(), *groups);
-                Command::Dispatch(Dispatch { kernel: kernel.id(), args, params, groups })
+                Command::Dispatch(Dispatch { kernel: kernel.id(), args, params, base: [0; 3], groups })
             }
             Work::Copy { src, dst } => Command::Copy { src: self.range(*src, d)?, dst: self.range(*dst, d)? },
             Work::Fill { dst, value } => Command::Fill { dst: self.range(*dst, d)?, value: *value },

@@ -1,8 +1,8 @@
 //! Segments in pieces: short submissions, so that a display on the same device stays responsive.
 //!
-//! A recording is cut between commands, first by estimated times, then by those of earlier runs. One command that
-//! takes longer than the limit is a piece of its own: kernels have no base for their work-groups, so one dispatch
-//! cannot be split.
+//! A recording is cut between commands, first by estimated times, then by those of earlier runs. A copy, a fill or a
+//! dispatch that takes longer than the limit becomes several ([`split`](super::split)). One that cannot be split is a
+//! piece of its own.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,7 +12,8 @@ use std::time::Duration;
 use crate::backend::{DeviceInfo, DeviceKind};
 use crate::plan::place::Roofline;
 use crate::plan::{NodeReport, Plan};
-use crate::recording::{BufferRange, Command, Recording};
+use crate::recording::{Command, Dispatch, Recording};
+use crate::session::core::split::{DispatchPart, LEAST_PART, copy_nanos, split_copies, split_dispatches};
 use crate::session::error::NoLimit;
 use crate::sync::lock;
 
@@ -22,9 +23,6 @@ const LIMIT: Duration = Duration::from_millis(100);
 
 /// Pieces are planned for this part of the limit, because estimates are inexact.
 const PART: (u64, u64) = (3, 4);
-
-/// Copies of fewer bytes are not split, whatever their estimate.
-const LEAST_COPY: u64 = 16 << 20;
 
 /// The maximum number of cuts of a segment, because times vary on a busy machine.
 const MOST_CUTS: u32 = 24;
@@ -47,7 +45,7 @@ pub enum SubmissionLimit {
     Auto,
     /// No limit.
     Off,
-    /// The duration, on every device. One command that takes longer is a submission of its own.
+    /// The duration, on every device. One command that takes longer and cannot be split is a submission of its own.
     AtMost(Duration),
 }
 
@@ -119,7 +117,7 @@ pub(in crate::session) struct PieceSchedule {
 /// One segment.
 #[derive(Clone, Debug, Default)]
 struct SegmentTimes {
-    /// Nanoseconds of each dispatch; empty before the first cut.
+    /// Nanoseconds of each whole dispatch; empty before the first cut.
     dispatches: Vec<u64>,
     /// Pieces have timestamps at both ends.
     timed: bool,
@@ -139,6 +137,8 @@ pub(in crate::session) struct PieceCuts {
     /// The first command of each piece but the first.
     pub(in crate::session) starts: Vec<usize>,
     pub(in crate::session) pieces: Vec<Piece>,
+    /// What its dispatches are of the plan's.
+    parts: Vec<DispatchPart>,
     segment: usize,
     /// Nanoseconds that a piece may take.
     limit: u64,
@@ -147,10 +147,20 @@ pub(in crate::session) struct PieceCuts {
     pub(in crate::session) timed: bool,
 }
 
+/// What is cut for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::session) struct CutTerms<'a> {
+    /// Nanoseconds that a piece may take.
+    pub(in crate::session) limit: u64,
+    pub(in crate::session) speeds: &'a Roofline,
+    /// Whether the device has timestamps.
+    pub(in crate::session) clock: bool,
+}
+
 /// One piece.
 #[derive(Clone, Debug, Default)]
 pub(in crate::session) struct Piece {
-    /// Indices of its dispatches in the segment.
+    /// Indices of its dispatches in the segment, parts counted each for itself.
     dispatches: std::ops::Range<usize>,
     /// Dispatches, copies and fills.
     commands: usize,
@@ -170,6 +180,15 @@ impl PieceSchedule {
         longest > cut.limit || self.calm.fetch_add(1, Ordering::Relaxed) < CALM
     }
 
+    /// Takes `nanos` for the time of every dispatch from now on.
+    #[cfg(test)]
+    pub(in crate::session) fn assume(&self, nanos: u64) {
+        let times =
+            SegmentTimes { dispatches: vec![nanos; 1 << 10], cuts: MOST_CUTS, ..SegmentTimes::default() };
+        *self.lock() = vec![times; 16];
+        self.changed();
+    }
+
     fn changed(&self) {
         self.calm.store(0, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::AcqRel);
@@ -179,17 +198,17 @@ impl PieceSchedule {
         lock(&self.segments)
     }
 
-    /// Cuts segment `segment` of a plan with `nodes` into pieces of at most `limit` nanoseconds by measured times, or
-    /// by estimates for `speeds`. `clock`: the device has timestamps.
+    /// Cuts segment `segment` of a plan with `nodes` into pieces by measured times, or by estimates. `axes`: along which
+    /// a dispatch can be split.
     pub(in crate::session) fn cut(
         &self,
         labelled: &mut LabelledRecording,
         nodes: &[NodeReport],
         segment: usize,
-        limit: u64,
-        speeds: &Roofline,
-        clock: bool,
+        terms: CutTerms<'_>,
+        axes: impl Fn(&Dispatch) -> [bool; 3],
     ) -> PieceCuts {
+        let CutTerms { limit, speeds, clock } = terms;
         let version = self.version();
         split_copies(labelled, limit, speeds);
         let mut segments = self.lock();
@@ -200,9 +219,11 @@ impl PieceSchedule {
         if known.dispatches.is_empty() {
             known.dispatches = estimates(labelled, nodes, speeds);
         }
-        let (starts, pieces) = pieces(labelled, &known.dispatches, limit / PART.1 * PART.0, speeds);
+        let most = limit / PART.1 * PART.0;
+        let parts = split_dispatches(labelled, &known.dispatches, most, axes);
+        let (starts, pieces) = pieces(labelled, &parts, most, speeds);
         known.timed = clock && (known.timed || pieces.len() > 1);
-        PieceCuts { starts, pieces, segment, limit, version, timed: known.timed }
+        PieceCuts { starts, pieces, parts, segment, limit, version, timed: known.timed }
     }
 
     /// Records the nanoseconds of the pieces of one run, where they are known.
@@ -216,7 +237,7 @@ impl PieceSchedule {
         for (piece, time) in cut.pieces.iter().zip(times) {
             let Some(time) = *time else { return };
             sum = sum.saturating_add(time);
-            too_long |= time > cut.limit && piece.commands > 1;
+            too_long |= cut.may_shorten(piece, time);
         }
         // Half as many pieces suffice.
         let wasteful = sum.div_ceil((cut.limit / PART.1 * PART.0).max(1)) as usize * 2 <= cut.pieces.len()
@@ -224,13 +245,22 @@ impl PieceSchedule {
         if !(too_long || wasteful) || known.cuts >= MOST_CUTS {
             return;
         }
+        // The slowest part of a dispatch tells how long the whole one takes, so that each fits.
+        let mut found = vec![0; known.dispatches.len()];
         for (piece, time) in cut.pieces.iter().zip(times) {
-            let Some(dispatches) = known.dispatches.get_mut(piece.dispatches.clone()) else { continue };
+            let parts = cut.parts_of(piece);
             let time = time.unwrap_or(0).saturating_sub(piece.copies);
-            let thought: u64 = dispatches.iter().sum();
+            let thought = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.nanos));
             let factor = time as f64 / thought.max(1) as f64;
-            dispatches.iter_mut().for_each(|nanos| *nanos = ((*nanos as f64 * factor) as u64).max(1));
+            for DispatchPart { dispatch, .. } in parts {
+                if let (Some(found), Some(nanos)) =
+                    (found.get_mut(*dispatch), known.dispatches.get(*dispatch))
+                {
+                    *found = ((*nanos as f64 * factor) as u64).max(1).max(*found);
+                }
+            }
         }
+        known.dispatches = found;
         known.cuts += 1;
         self.changed();
     }
@@ -238,7 +268,7 @@ impl PieceSchedule {
     /// Records the host's time of an uncut segment, waits included. If it is too long, later runs get timestamps.
     pub(in crate::session) fn record_wall_time(&self, cut: &PieceCuts, time: Duration, clock: bool) {
         let [piece] = &cut.pieces[..] else { return };
-        if nanos(time) <= cut.limit || piece.commands <= 1 || cut.timed {
+        if !cut.may_shorten(piece, nanos(time)) || cut.timed {
             return;
         }
         if !clock {
@@ -249,6 +279,18 @@ impl PieceSchedule {
             known.timed = true;
             self.changed();
         }
+    }
+}
+
+impl PieceCuts {
+    fn parts_of(&self, piece: &Piece) -> &[DispatchPart] {
+        self.parts.get(piece.dispatches.clone()).unwrap_or_default()
+    }
+
+    /// Whether `piece`, which took `time` nanoseconds, is too long and can be cut or split further.
+    fn may_shorten(&self, piece: &Piece, time: u64) -> bool {
+        let splits = || self.parts_of(piece).iter().any(|part| part.splits) && time >= LEAST_PART * 2;
+        time > self.limit && (piece.commands > 1 || splits())
     }
 }
 
@@ -263,54 +305,10 @@ fn estimates(labelled: &LabelledRecording, nodes: &[NodeReport], speeds: &Roofli
     dispatches.map(|(_, node)| nanos(*node)).collect()
 }
 
-fn copy_nanos(bytes: u64, speeds: &Roofline) -> u64 {
-    // A copy reads and writes; a bus between host and device adds its time.
-    (speeds.launch_ns + bytes as f64 * (2.0 / speeds.bytes + speeds.bus_ns)) as u64
-}
-
-/// Splits copies and fills that are too long.
-fn split_copies(labelled: &mut LabelledRecording, limit: u64, speeds: &Roofline) {
-    let room = ((limit / 2) as f64 / (copy_nanos(1 << 20, speeds).max(1)) as f64) as u64;
-    let most = room.saturating_mul(1 << 20).max(LEAST_COPY).next_multiple_of(16);
-    let long = |command: &Command| match command {
-        Command::Copy { src, .. } => src.bytes > most,
-        Command::Fill { dst, .. } => dst.bytes > most,
-        _ => false,
-    };
-    if !labelled.recording.commands.iter().any(long) {
-        return;
-    }
-    let commands = std::mem::take(&mut labelled.recording.commands);
-    let nodes = std::mem::take(&mut labelled.nodes);
-    for (command, node) in commands.into_iter().zip(nodes) {
-        let parts: Vec<Command> = match &command {
-            Command::Copy { src, dst } if src.bytes > most => {
-                parts(src, most).zip(parts(dst, most)).map(|(src, dst)| Command::Copy { src, dst }).collect()
-            }
-            Command::Fill { dst, value } if dst.bytes > most => {
-                parts(dst, most).map(|dst| Command::Fill { dst, value: *value }).collect()
-            }
-            _ => vec![command],
-        };
-        labelled.nodes.extend(std::iter::repeat_n(node, parts.len()));
-        labelled.recording.commands.extend(parts);
-    }
-}
-
-fn parts(range: &BufferRange, most: u64) -> impl Iterator<Item = BufferRange> + use<> {
-    let range = *range;
-    let starts = (0..range.bytes.div_ceil(most)).map(move |k| k * most);
-    starts.map(move |start| BufferRange {
-        offset: range.offset + start,
-        bytes: most.min(range.bytes - start),
-        ..range
-    })
-}
-
 /// Fills each piece with commands for at most `most` nanoseconds, at least one command.
 fn pieces(
     labelled: &LabelledRecording,
-    dispatches: &[u64],
+    parts: &[DispatchPart],
     most: u64,
     speeds: &Roofline,
 ) -> (Vec<usize>, Vec<Piece>) {
@@ -320,12 +318,16 @@ fn pieces(
     let (mut node, mut nodes) = (None, 0);
     for (at, command) in commands.iter().enumerate() {
         let (time, copies) = match command {
-            Command::Dispatch(_) => (dispatches.get(dispatch).copied().unwrap_or(1), 0),
+            Command::Dispatch(_) => (parts.get(dispatch).map_or(1, |part| part.nanos), 0),
             Command::Copy { src, .. } => (copy_nanos(src.bytes, speeds), copy_nanos(src.bytes, speeds)),
             Command::Fill { dst, .. } => (copy_nanos(dst.bytes, speeds), copy_nanos(dst.bytes, speeds)),
             Command::Barrier(_) | Command::Timestamp { .. } => continue,
         };
-        if piece.commands > 0 && nanos.saturating_add(time) > most {
+        // Parts of one dispatch write the same buffers, so to a driver's checks they need the barrier that a piece begins with.
+        let whole = |part: usize| parts.get(part).map(|part| part.dispatch);
+        let continues = matches!(command, Command::Dispatch(_))
+            && dispatch.checked_sub(1).is_some_and(|before| whole(before) == whole(dispatch));
+        if piece.commands > 0 && (continues || nanos.saturating_add(time) > most) {
             // Its barriers move with it.
             let before = commands[..at].iter().rev();
             let barriers = before.take_while(|command| matches!(command, Command::Barrier(_))).count();
@@ -433,18 +435,19 @@ pub(in crate::session) fn time_nodes(
 mod tests {
     use super::*;
     use crate::memory::coherency::{Access, Barrier};
-    use crate::recording::{BufferId, DeviceKernelId, Dispatch};
+    use crate::recording::DeviceKernelId;
 
     const BARRIER: Command = Command::Barrier(Barrier { src: Access::DEVICE_WRITE, dst: Access::DEVICE });
 
     fn dispatch() -> Command {
         let kernel = DeviceKernelId { index: 0, generation: 0 };
-        Command::Dispatch(Dispatch { kernel, args: Vec::new(), params: Vec::new(), groups: [1; 3] })
-    }
-
-    fn copy(bytes: u64) -> Command {
-        let range = |index| BufferRange { buffer: BufferId { index, generation: 0 }, offset: 64, bytes };
-        Command::Copy { src: range(0), dst: range(1) }
+        Command::Dispatch(Dispatch {
+            kernel,
+            args: Vec::new(),
+            params: Vec::new(),
+            base: [0; 3],
+            groups: [1; 3],
+        })
     }
 
     fn labelled(commands: Vec<(Command, Option<u32>)>) -> LabelledRecording {
@@ -465,20 +468,33 @@ mod tests {
         ])
     }
 
+    /// Ten nanoseconds for each of them.
+    fn tens() -> Vec<DispatchPart> {
+        (0..4).map(|dispatch| DispatchPart { dispatch, nanos: 10, splits: false }).collect()
+    }
+
+    fn terms(limit: u64, clock: bool) -> CutTerms<'static> {
+        CutTerms { limit, speeds: &GPU, clock }
+    }
+
+    fn whole(_: &Dispatch) -> [bool; 3] {
+        [false; 3]
+    }
+
     fn cut(starts: Vec<usize>, pieces: Vec<Piece>, limit: u64) -> PieceCuts {
         PieceCuts { starts, pieces, limit, ..PieceCuts::default() }
     }
 
     #[test]
     fn pieces_begin_with_their_barriers_and_hold_what_fits() {
-        let (starts, pieces) = pieces(&four(), &[10, 10, 10, 10], 20, &GPU);
+        let (starts, pieces) = pieces(&four(), &tens(), 20, &GPU);
         assert_eq!(starts, [3]);
         let done: Vec<_> = pieces.iter().map(|p| (p.dispatches.clone(), p.commands, p.nodes_done)).collect();
         assert_eq!(done, [(0..2, 2, 1), (2..4, 2, 3)]);
-        let (starts, single) = super::pieces(&four(), &[10, 10, 10, 10], 0, &GPU);
+        let (starts, single) = super::pieces(&four(), &tens(), 0, &GPU);
         assert_eq!(starts, [1, 3, 4]);
         assert_eq!(single.iter().map(|p| p.nodes_done).collect::<Vec<_>>(), [1, 1, 2, 3]);
-        let (starts, whole) = super::pieces(&four(), &[10, 10, 10, 10], 40, &GPU);
+        let (starts, whole) = super::pieces(&four(), &tens(), 40, &GPU);
         assert_eq!((starts.len(), whole.len(), whole[0].commands), (0, 1, 4));
     }
 
@@ -500,29 +516,11 @@ mod tests {
         assert!(matches!(labelled.recording.commands.last(), Some(Command::Timestamp { slot: 3 })));
     }
 
-    #[test]
-    fn long_copies_become_several_that_cover_the_same_bytes() {
-        let bytes = (100 << 20) + 48;
-        let mut labelled = labelled(vec![(copy(bytes), Some(7)), (BARRIER, Some(7))]);
-        split_copies(&mut labelled, 1, &GPU);
-        assert_eq!(labelled.nodes.len(), labelled.recording.commands.len());
-        let mut end = 64;
-        for command in &labelled.recording.commands {
-            if let Command::Copy { src, dst } = command {
-                assert_eq!((src.offset, src.bytes), (dst.offset, dst.bytes));
-                assert_eq!(src.offset, end);
-                assert!(src.bytes <= LEAST_COPY);
-                end += src.bytes;
-            }
-        }
-        assert_eq!(end, 64 + bytes);
-    }
-
     /// The loop of a session: cut, run, record times.
     fn turns(schedule: &PieceSchedule, truth: &[u64], limit: u64) -> Vec<usize> {
         let mut counts = Vec::new();
         for _ in 0..MOST_CUTS {
-            let cut = schedule.cut(&mut four(), &[], 0, limit, &GPU, true);
+            let cut = schedule.cut(&mut four(), &[], 0, terms(limit, true), whole);
             counts.push(cut.pieces.len());
             let time = |p: &Piece| Some(truth[p.dispatches.clone()].iter().sum());
             schedule.record_times(&cut, &cut.pieces.iter().map(time).collect::<Vec<_>>());
@@ -539,10 +537,59 @@ mod tests {
         let schedule = PieceSchedule::default();
         let counts = turns(&schedule, &[10, 10, 5000, 10], 100);
         assert_eq!(counts.first(), Some(&1));
-        let cut = schedule.cut(&mut four(), &[], 0, 100, &GPU, true);
+        let cut = schedule.cut(&mut four(), &[], 0, terms(100, true), whole);
         // The long command is alone: it cannot be split.
         assert!(cut.pieces.iter().any(|p| p.dispatches == (2..3)), "{cut:?} {counts:?}");
         assert!(cut.pieces.len() < 4 || counts.len() < 6, "{counts:?}");
+    }
+
+    /// One dispatch along y, and one after it.
+    fn two() -> LabelledRecording {
+        let mut long = dispatch();
+        if let Command::Dispatch(dispatch) = &mut long {
+            dispatch.groups = [3, 100, 1];
+        }
+        labelled(vec![(long, Some(0)), (BARRIER, Some(1)), (dispatch(), Some(1)), (BARRIER, None)])
+    }
+
+    #[test]
+    fn a_dispatch_that_takes_longer_than_thought_is_split_until_it_fits() {
+        const MS: u64 = 1_000_000;
+        let along_y = |dispatch: &Dispatch| [false, dispatch.groups[1] > 1, false];
+        let schedule = PieceSchedule::default();
+        let cut =
+            |labelled: &mut LabelledRecording| schedule.cut(labelled, &[], 0, terms(100 * MS, true), along_y);
+        let whole = cut(&mut two());
+        assert_eq!(whole.pieces.len(), 1);
+        schedule.record_wall_time(&whole, Duration::from_secs(3), true);
+        assert_ne!(schedule.version(), whole.version);
+        schedule.record_times(&cut(&mut two()), &[Some(3000 * MS)]);
+        // The second dispatch was as long as the first, as far as anyone knew, and it cannot be split.
+        let mut labelled = two();
+        let parts = cut(&mut labelled);
+        assert_eq!(parts.pieces.len(), 21);
+        assert!(parts.timed);
+        let commands: Vec<usize> = parts.pieces.iter().map(|piece| piece.commands).collect();
+        assert_eq!(commands, [1; 21]);
+        let done: Vec<usize> = parts.pieces.iter().map(|piece| piece.nodes_done).collect();
+        assert_eq!((&done[..20], done[20]), (&[[0; 19].as_slice(), &[1]].concat()[..], 2));
+        time_nodes(&mut labelled, &mut parts.clone());
+        // Groups in the middle take longest: that decides.
+        let times: Vec<_> = (0..20).map(|part| Some(if part == 9 { 300 * MS } else { 75 * MS })).collect();
+        schedule.record_times(&parts, &[times, vec![Some(MS)]].concat());
+        let mut labelled = two();
+        let last = cut(&mut labelled);
+        // The second dispatch fits into the piece of the last part.
+        assert_eq!((last.pieces.len(), last.pieces[99].commands), (100, 2));
+        let groups = labelled.recording.commands.iter().filter_map(|command| match command {
+            Command::Dispatch(dispatch) if dispatch.groups[0] == 3 => Some(dispatch.groups[1]),
+            _ => None,
+        });
+        assert_eq!(groups.sum::<u32>(), 100);
+        // At one work-group each there is nothing more to split.
+        let times: Vec<_> = (0..100).map(|part| Some(if part == 99 { MS } else { 300 * MS })).collect();
+        schedule.record_times(&last, &times);
+        assert_eq!(schedule.version(), last.version);
     }
 
     #[test]
@@ -555,21 +602,21 @@ mod tests {
     #[test]
     fn a_segment_that_seems_long_is_timed_before_it_is_cut() {
         let schedule = PieceSchedule::default();
-        let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, true);
+        let cut = schedule.cut(&mut four(), &[], 0, terms(1000, true), whole);
         assert!(!cut.timed && cut.pieces.len() == 1);
         schedule.record_wall_time(&cut, Duration::from_nanos(999), true);
         assert_eq!(schedule.version(), cut.version);
         schedule.record_wall_time(&cut, Duration::from_micros(9), true);
-        let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, true);
+        let cut = schedule.cut(&mut four(), &[], 0, terms(1000, true), whole);
         assert!(cut.timed && cut.pieces.len() == 1);
         // The device waited for others.
         schedule.record_times(&cut, &[Some(400)]);
         assert_eq!(schedule.version(), cut.version);
         // Without a device clock, the host's is used.
         let schedule = PieceSchedule::default();
-        let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, false);
+        let cut = schedule.cut(&mut four(), &[], 0, terms(1000, false), whole);
         schedule.record_wall_time(&cut, Duration::from_micros(4), false);
-        let cut = schedule.cut(&mut four(), &[], 0, 1000, &GPU, false);
+        let cut = schedule.cut(&mut four(), &[], 0, terms(1000, false), whole);
         assert!(cut.pieces.len() > 1 && !cut.timed);
     }
 

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod pages;
+mod parts;
 mod recover;
 mod removal;
 mod stages;

@@ -216,8 +216,13 @@ impl<'a> Bench<'a> {
                     };
                     let args = args.iter().map(|(arg, access)| Arg::Buffer(range(arg, *access), *access));
                     let args = args.collect();
-                    let dispatch =
-                        Dispatch { kernel: kernel.id(), args, params: params.clone(), groups: *groups };
+                    let dispatch = Dispatch {
+                        kernel: kernel.id(),
+                        args,
+                        params: params.clone(),
+                        base: [0; 3],
+                        groups: *groups,
+                    };
                     kernels.push(kernel);
                     Command::Dispatch(dispatch)
                 }

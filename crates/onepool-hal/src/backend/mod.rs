@@ -205,6 +205,8 @@ pub struct DeviceInfo {
     pub native: bool,
     /// Whether commands run one after the other on memory that everyone sees, so that no barrier is needed.
     pub in_order: bool,
+    /// Whether a dispatch may begin at another work-group than the first, so that parts of a grid can be run apart.
+    pub splits_grids: bool,
     /// Sizes and alignments.
     pub limits: Limits,
     /// Shader features present.

@@ -241,13 +241,21 @@ impl Checker {
         self.limit("the number of arguments", dispatch.args.len() as u64, u64::from(limits.max_arguments))?;
         self.limit("parameter bytes", dispatch.params.len() as u64, u64::from(limits.max_params_bytes))?;
         if !self.core.info.native {
-            for (what, (groups, limit)) in
-                AXES.into_iter().zip(dispatch.groups.into_iter().zip(limits.max_groups))
+            for (what, ((groups, base), limit)) in
+                AXES.into_iter().zip(dispatch.groups.into_iter().zip(dispatch.base).zip(limits.max_groups))
             {
                 self.ensure(groups > 0, Problem::Empty)?;
-                self.limit(what, u64::from(groups), u64::from(limit))
-                    .map_err(|error| error.with_vuid("VUID-vkCmdDispatch-groupCountX-00386"))?;
+                let vuid = match base {
+                    0 => "VUID-vkCmdDispatch-groupCountX-00386",
+                    _ => "VUID-vkCmdDispatchBase-groupCountX-00424",
+                };
+                self.limit(what, u64::from(groups) + u64::from(base), u64::from(limit))
+                    .map_err(|error| error.with_vuid(vuid))?;
             }
+        }
+        if !self.core.info.splits_grids {
+            let first = u64::from(dispatch.base.into_iter().max().unwrap_or(0));
+            self.limit("the first work-group", first, 0)?;
         }
         kernel.check_call(self.context, &dispatch.args, &dispatch.params, &limits)?;
         let mut touches = Vec::with_capacity(dispatch.args.len());

@@ -12,7 +12,7 @@ use crate::recording::{Arg, DeviceKernelId};
 use onepool_core::memory::coherency::Access;
 use onepool_core::memory::image::Texel;
 use onepool_core::sync::lock;
-use onepool_spirv::{BindingInfo, BindingKind, Element, Reflection, ScalarType};
+use onepool_spirv::{BindingInfo, BindingKind, Element, GridUse, Reflection, ScalarType};
 
 /// Bytes of one texel of a view: four floats.
 const TEXEL_BYTES: u64 = 16;
@@ -35,6 +35,7 @@ struct Interface {
     params_bytes: u32,
     local_size: [u32; 3],
     shared_bytes: u32,
+    grid: GridUse,
 }
 
 impl Interface {
@@ -48,7 +49,7 @@ impl Interface {
         let mut bindings = reflection.bindings.clone();
         bindings.sort_by_key(|binding| (binding.set, binding.binding));
         let (params_bytes, shared_bytes) = (reflection.params_bytes, reflection.shared_bytes);
-        Interface { bindings, params_bytes, local_size, shared_bytes }
+        Interface { bindings, params_bytes, local_size, shared_bytes, grid: reflection.grid }
     }
 
     /// Holds the kernel against the device: a driver need not.
@@ -166,6 +167,19 @@ impl Kernel {
     /// The kernel as a recording names it.
     pub fn id(&self) -> DeviceKernelId {
         self.inner.id
+    }
+
+    /// Along which axes a dispatch of `groups` work-groups can be given in parts ([`Dispatch::base`](crate::recording::Dispatch::base)),
+    /// one after the other, without a difference to its results. Work-groups of a caller's kernel may tell each other
+    /// something by atomic operations, so that such a kernel stays whole.
+    pub fn splits(&self, groups: [u32; 3]) -> [bool; 3] {
+        let able = self.inner.core.upgrade().is_some_and(|core| core.info.splits_grids);
+        match &self.inner.interface {
+            Some(interface) if able && !(interface.grid.atomics && self.inner.source.is_callers()) => {
+                interface.grid.splits(groups)
+            }
+            _ => [false; 3],
+        }
     }
 
     /// Where it came from.

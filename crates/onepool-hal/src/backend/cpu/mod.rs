@@ -83,6 +83,7 @@ fn info(threads: usize) -> DeviceInfo {
         memory: MemoryModel::one_pool(DeviceKind::Cpu, memory),
         native: true,
         in_order: true,
+        splits_grids: false,
         limits: Limits {
             max_argument_bytes: address_space,
             max_buffer_bytes: memory,

@@ -261,6 +261,9 @@ impl Translator<'_> {
         if dispatch.groups.contains(&0) {
             return Ok(());
         }
+        if dispatch.base != [0; 3] {
+            return Err(refuse(format!("it cannot begin at work-group {:?}", dispatch.base)));
+        }
         let mut global = kernel.local;
         for (size, groups) in global.iter_mut().zip(dispatch.groups) {
             *size = size.saturating_mul(groups as usize);

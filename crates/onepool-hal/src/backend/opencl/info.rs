@@ -236,6 +236,7 @@ impl Facts {
             // A queue runs one command after the other and keeps memory consistent between them; what is
             // not coherent with the host is flushed and invalidated as a whole.
             in_order: true,
+            splits_grids: false,
             import: imports.then(|| import_rules(kind, &limits)),
             limits,
             features: self.features(),

@@ -143,6 +143,7 @@ impl SimConfig {
             memory: profile.memory(),
             native: true,
             in_order: false,
+            splits_grids: false,
             limits: profile.limits.clone(),
             features: Requires::NONE,
             emulated: Requires::NONE,

@@ -308,6 +308,12 @@ impl World {
             match command {
                 Command::Dispatch(dispatch) => {
                     self.kernels.get(dispatch.kernel)?;
+                    if dispatch.base != [0; 3] {
+                        self.say(format!(
+                            "a dispatch from work-group {:?} on, where functions run whole",
+                            dispatch.base
+                        ));
+                    }
                     for arg in &dispatch.args {
                         let Some((range, _)) = arg.range() else { continue };
                         let alignment = self.config.profile.limits.argument_alignment.max(1);

@@ -2,6 +2,7 @@
 
 use ash::vk::{self, Handle as _};
 
+use super::cache::PipelineCache;
 use super::device::Device;
 use super::external::Around;
 use super::kernel::{Binding, Kernel};
@@ -192,7 +193,14 @@ impl Recorded {
         }
         self.leases.clear();
         let sets = self.descriptor_sets(device, recording, &buffers, &kernels)?;
-        let mut encoder = Encoder { device, command, buffers: &buffers, kernels: &kernels, bound: None };
+        let mut encoder = Encoder {
+            device,
+            command,
+            buffers: &buffers,
+            kernels: &kernels,
+            cache: &shared.cache,
+            bound: vk::Pipeline::null(),
+        };
         if self.slots > 0 {
             // SAFETY: recording outside a render pass; the pool has that many queries.
             unsafe { device.raw().cmd_reset_query_pool(command, self.queries, 0, self.slots) };
@@ -493,7 +501,8 @@ pub(super) struct Encoder<'a> {
     pub(super) command: vk::CommandBuffer,
     pub(super) buffers: &'a SlotTable<BufferId, Buffer>,
     kernels: &'a SlotTable<DeviceKernelId, Kernel>,
-    bound: Option<DeviceKernelId>,
+    cache: &'a PipelineCache,
+    bound: vk::Pipeline,
 }
 
 // SAFETY of the commands below: the command buffer is recording, outside any render pass, on a queue family
@@ -547,9 +556,9 @@ impl Encoder<'_> {
     ) -> Result<(), DeviceError> {
         let kernel = self.kernels.get(dispatch.kernel)?;
         let limits = &self.device.info.limits;
-        for (groups, limit) in dispatch.groups.iter().zip(limits.max_groups) {
-            if *groups > limit {
-                let (asked, limit) = (u64::from(*groups), u64::from(limit));
+        for ((groups, base), limit) in dispatch.groups.iter().zip(dispatch.base).zip(limits.max_groups) {
+            let (asked, limit) = (u64::from(*groups) + u64::from(base), u64::from(limit));
+            if asked > limit {
                 return Err(DeviceError::Limit { what: "the number of work-groups", asked, limit });
             }
         }
@@ -560,13 +569,19 @@ impl Encoder<'_> {
             return Err(DeviceError::Program { kernel: kernel.name.clone(), log });
         }
         params[..given].copy_from_slice(&dispatch.params);
+        let is_part = dispatch.base != [0; 3];
+        let pipeline = match is_part {
+            true => kernel.based(self.device, self.cache)?,
+            false => kernel.pipeline,
+        };
         let raw = self.device.raw();
         // SAFETY: as above; set and parameters fit the kernel's layout (VUID-vkCmdBindDescriptorSets-pDescriptorSets-00358,
-        // VUID-vkCmdPushConstants-offset-01795, VUID-vkCmdDispatch-groupCountX-00386).
+        // VUID-vkCmdPushConstants-offset-01795, VUID-vkCmdDispatch-groupCountX-00386); the pipeline of parts takes a
+        // base, and the last work-group is within the limit (VUID-vkCmdDispatchBase-baseGroupX-00427, -groupCountX-00424).
         unsafe {
-            if self.bound != Some(dispatch.kernel) {
-                raw.cmd_bind_pipeline(self.command, vk::PipelineBindPoint::COMPUTE, kernel.pipeline);
-                self.bound = Some(dispatch.kernel);
+            if self.bound != pipeline {
+                raw.cmd_bind_pipeline(self.command, vk::PipelineBindPoint::COMPUTE, pipeline);
+                self.bound = pipeline;
             }
             if !kernel.bindings.is_empty()
                 && let Some(set) = sets.next()
@@ -580,7 +595,11 @@ impl Encoder<'_> {
                 raw.cmd_push_constants(self.command, kernel.layout, stage, 0, words);
             }
             let [x, y, z] = dispatch.groups;
-            raw.cmd_dispatch(self.command, x, y, z);
+            let [from_x, from_y, from_z] = dispatch.base;
+            match is_part {
+                true => raw.cmd_dispatch_base(self.command, from_x, from_y, from_z, x, y, z),
+                false => raw.cmd_dispatch(self.command, x, y, z),
+            }
         }
         Ok(())
     }

@@ -1,11 +1,15 @@
 //! Kernels: from SPIR-V and its reflection to a pipeline.
 
+use std::sync::Mutex;
+
 use ash::vk;
 
 use super::cache::PipelineCache;
 use super::device::Device;
 use super::subgroups::{Asked, relies_on_lanes};
 use crate::backend::{DeviceError, KernelDesc, Limits};
+use crate::kernel::KernelSource;
+use onepool_core::sync::lock;
 use onepool_spirv::{BindingInfo, BindingKind, Reflection, ScalarType};
 
 /// A compute pipeline with what binding its arguments needs.
@@ -18,6 +22,10 @@ pub(super) struct Kernel {
     /// In argument order.
     pub(super) bindings: Vec<Binding>,
     pub(super) params_bytes: u32,
+    /// For parts of grids: a driver adds the base to numbers of work-groups there. Made when it is first needed.
+    based: Mutex<Option<vk::Pipeline>>,
+    source: KernelSource,
+    spec: Vec<(u32, u32)>,
 }
 
 /// How a pipeline is made.
@@ -74,13 +82,11 @@ impl Kernel {
                 what: format!("{missing}, which kernel {} needs", source.name()),
             });
         }
-        let (words, reflection) = source.spirv().ok_or_else(|| refuse("it has no SPIR-V form".to_owned()))?;
+        let (_, reflection) = source.spirv().ok_or_else(|| refuse("it has no SPIR-V form".to_owned()))?;
         let size = group_size(reflection, desc.spec);
         check_limits(reflection, size, &device.info.limits).map_err(refuse)?;
         let bindings =
             reflection.bindings.iter().map(binding).collect::<Result<Vec<_>, _>>().map_err(refuse)?;
-        let (entries, values) = specialize(reflection, desc.spec).map_err(refuse)?;
-
         let mut kernel = Kernel {
             name: source.name().to_owned(),
             pipeline: vk::Pipeline::null(),
@@ -88,17 +94,11 @@ impl Kernel {
             set_layout: vk::DescriptorSetLayout::null(),
             bindings,
             params_bytes: reflection.params_bytes,
+            based: Mutex::new(None),
+            source: source.clone(),
+            spec: desc.spec.to_vec(),
         };
-        let guard = device.guard.filter(|_| source.is_callers());
-        let mut asked = Asked::default();
-        if relies_on_lanes(source.requires()) {
-            asked = device.subgroups.ask(compiling.subgroup.unwrap_or(device.info.subgroup), size);
-        }
-        asked.lanes = compiling.subgroup.or(asked.lanes);
-        let entry_point = &reflection.entry_point;
-        let code = Specialized { words, entry_point, entries, values, asked, guard };
-        let built = kernel.build(device, cache, &code, compiling.flags);
-        match built {
+        match kernel.build(device, cache, compiling) {
             Ok(()) => Ok(kernel),
             Err(error) => {
                 // SAFETY: nothing uses the parts that were made.
@@ -112,8 +112,7 @@ impl Kernel {
         &mut self,
         device: &Device,
         cache: vk::PipelineCache,
-        code: &Specialized<'_>,
-        flags: vk::PipelineCreateFlags,
+        compiling: Compiling,
     ) -> Result<(), DeviceError> {
         let raw = device.raw();
         let layout_bindings: Vec<_> = self
@@ -143,7 +142,51 @@ impl Kernel {
         // (VUID-VkPushConstantRange-size-00296, -00297, -00298).
         self.layout = unsafe { raw.create_pipeline_layout(&info, None) }
             .map_err(|code| device.error("vkCreatePipelineLayout", code, 0))?;
+        self.pipeline = self.compile(device, cache, compiling)?;
+        Ok(())
+    }
 
+    /// The pipeline of parts of a grid, which begin at another work-group than the first.
+    ///
+    /// # Errors
+    /// The driver cannot make it.
+    pub(super) fn based(&self, device: &Device, cache: &PipelineCache) -> Result<vk::Pipeline, DeviceError> {
+        let mut based = lock(&self.based);
+        if let Some(pipeline) = *based {
+            return Ok(pipeline);
+        }
+        let compiling = Compiling { flags: vk::PipelineCreateFlags::DISPATCH_BASE, ..Compiling::default() };
+        let pipeline = self.compile(device, cache.raw, compiling)?;
+        *based = Some(pipeline);
+        Ok(pipeline)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_based(&self) -> bool {
+        lock(&self.based).is_some()
+    }
+
+    /// A pipeline of the kernel's layout.
+    fn compile(
+        &self,
+        device: &Device,
+        cache: vk::PipelineCache,
+        compiling: Compiling,
+    ) -> Result<vk::Pipeline, DeviceError> {
+        let refuse = |log: String| DeviceError::Program { kernel: self.name.clone(), log };
+        let (words, reflection) =
+            self.source.spirv().ok_or_else(|| refuse("it has no SPIR-V form".to_owned()))?;
+        let (entries, values) = specialize(reflection, &self.spec).map_err(refuse)?;
+        let guard = device.guard.filter(|_| self.source.is_callers());
+        let mut asked = Asked::default();
+        if relies_on_lanes(self.source.requires()) {
+            let size = group_size(reflection, &self.spec);
+            asked = device.subgroups.ask(compiling.subgroup.unwrap_or(device.info.subgroup), size);
+        }
+        asked.lanes = compiling.subgroup.or(asked.lanes);
+        let entry_point = &reflection.entry_point;
+        let code = Specialized { words, entry_point, entries, values, asked, guard };
+        let raw = device.raw();
         let info = vk::ShaderModuleCreateInfo::default().code(code.words);
         // SAFETY: a KernelSource holds SPIR-V that was checked, and needs only features that are on
         // (VUID-VkShaderModuleCreateInfo-pCode-08737, -08740).
@@ -172,7 +215,8 @@ impl Kernel {
             .uniform_buffers(behavior)
             .vertex_inputs(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT)
             .images(vk::PipelineRobustnessImageBehaviorEXT::DEVICE_DEFAULT);
-        let mut info = vk::ComputePipelineCreateInfo::default().flags(flags).stage(stage).layout(self.layout);
+        let mut info =
+            vk::ComputePipelineCreateInfo::default().flags(compiling.flags).stage(stage).layout(self.layout);
         if code.guard.is_some() {
             info = info.push_next(&mut robustness);
         }
@@ -193,8 +237,7 @@ impl Kernel {
                 },
                 error => error,
             })?;
-        self.pipeline = pipelines.into_iter().next().unwrap_or(vk::Pipeline::null());
-        Ok(())
+        Ok(pipelines.into_iter().next().unwrap_or(vk::Pipeline::null()))
     }
 
     /// Destroys the kernel.
@@ -205,6 +248,7 @@ impl Kernel {
         // SAFETY: as the caller promises (VUID-vkDestroyPipeline-pipeline-00765); null handles are ignored.
         unsafe {
             device.raw().destroy_pipeline(self.pipeline, None);
+            device.raw().destroy_pipeline(lock(&self.based).take().unwrap_or_default(), None);
             device.raw().destroy_pipeline_layout(self.layout, None);
             device.raw().destroy_descriptor_set_layout(self.set_layout, None);
         }
