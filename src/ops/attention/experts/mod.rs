@@ -86,7 +86,8 @@ pub struct ExpertCodes {
 /// `sum over the chosen experts e of factor_e * fc2_e(activation(fc1_e(x)))`. MoE's inputs: tokens, the router's
 /// numbers, then weights (`[experts, rows, columns]`) and biases of three products; QMoE has scales between them,
 /// and zero points and factors of its own after them. Factors are the softmax of the router's numbers, over all experts
-/// or over those that are chosen where they are normalized, as the schema says of both operators.
+/// or over those that are chosen where they are normalized. The schema says so of both operators; onnxruntime's CPU
+/// kernel of QMoE normalizes them always where no factors are given, and so does this one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MixtureOfExperts {
     /// Experts of a token.
@@ -95,7 +96,7 @@ pub struct MixtureOfExperts {
     pub activation: ExpertActivation,
     /// How SwiGLU's operands lie; others are gated where there is a third product.
     pub gated: Gated,
-    /// Whether the factors of a token sum to one.
+    /// Whether the factors of a token sum to one. Those of QMoE do so unless they are given.
     pub normalize: bool,
     /// Whether the two experts of a token are mixed sparsely: the factor of each is its share of a softmax over
     /// those that are not chosen yet and nearly as large (GRIN, arXiv 2409.12136, section 2; the schema's
@@ -301,7 +302,8 @@ impl MixtureOfExperts {
         if gated == Gated::Third {
             products[2] = Some(self.product(cx, 2, experts, [inner, width])?);
         }
-        Ok(Resolved { op: *self, gated, tokens, experts, width, inner, products, given })
+        let op = MixtureOfExperts { normalize: self.normalize || self.codes.is_some() && !given, ..*self };
+        Ok(Resolved { op, gated, tokens, experts, width, inner, products, given })
     }
 }
 

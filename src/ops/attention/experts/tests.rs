@@ -105,7 +105,9 @@ fn answer(
     let mut order: Vec<usize> = (0..router.len()).collect();
     order.sort_by(|a, b| router[*b].total_cmp(&router[*a]));
     let number = |e: usize| given.map_or_else(|| router[e].exp(), |g| g[e]);
-    let all = match (op.normalize, given) {
+    // QMoE normalizes what is not given, as onnxruntime's CPU kernel does.
+    let normalized = op.normalize || op.codes.is_some() && given.is_none();
+    let all = match (normalized, given) {
         (true, _) => order[..op.top].iter().map(|e| number(*e)).sum(),
         (false, None) => (0..router.len()).map(number).sum(),
         (false, Some(_)) => 1.0,
@@ -270,6 +272,53 @@ fn odd_numbers_of_a_router_choose_experts_all_the_same() {
     assert!(y.iter().all(|v| v.is_finite()), "{y:?}");
     #[cfg(feature = "vulkan")]
     crate::ops::testing::check_op(&RELU, &inputs, 2e-5);
+}
+
+/// What onnxruntime 1.31.1 on CPUs says of two tokens: the first three elements of each. Its QMoE normalizes the factors
+/// that it makes itself, whatever is asked for.
+#[test]
+fn factors_are_those_of_onnxruntime() {
+    const SIZE: usize = 16;
+    let number = |t: usize, c: usize| (((3 * t + 5 * c) % 8) as f32 - 3.5) / 4.0;
+    let x: Vec<f32> = (0..2 * SIZE).map(|i| number(i / SIZE, i % SIZE)).collect();
+    let code = |i: usize| {
+        let (e, r, c) = (i / SIZE / SIZE, i / SIZE % SIZE, i % SIZE);
+        ((5 * e + 3 * r + 7 * c + r * c) % 16) as u8
+    };
+    let codes = packed(&[(0..3 * SIZE * SIZE).map(code).collect()], 4);
+    let weights = Tensor::new([3, SIZE, SIZE / 2], &codes).unwrap();
+    let scales = |scale: f32| Tensor::new([3, SIZE], &[scale; 3 * SIZE]).unwrap();
+    let router = Tensor::new([2, 3], &[0.5f32, -0.25, 1.0, -1.5, 0.75, 0.25]).unwrap();
+    let factors = Tensor::new([2, 3], &[0.5f32, 0.125, 0.25, 1.0, 0.375, 0.5]).unwrap();
+    let x = Tensor::new([2, SIZE], &x).unwrap();
+    for (top, normalize, given, want) in [
+        (1, false, false, [-0.168, -0.168, -0.216, -0.36, -0.288, -0.12]),
+        (1, false, true, [-0.042, -0.042, -0.054, -0.135, -0.108, -0.045]),
+        (1, true, true, [-0.168, -0.168, -0.216, -0.36, -0.288, -0.12]),
+        (2, false, false, [-0.11363, -0.2133, -0.01666, -0.25127, -0.02523, -0.08376]),
+        (2, false, true, [-0.054, -0.186, 0.102, -0.171, 0.096, -0.057]),
+        (2, true, false, [-0.11363, -0.2133, -0.01666, -0.25127, -0.02523, -0.08376]),
+        (2, true, true, [-0.072, -0.248, 0.136, -0.19543, 0.10971, -0.06514]),
+        (3, false, false, [-0.10007, -0.25367, 0.00402, -0.24319, 0.00883, -0.08303]),
+    ] {
+        let codes = Some(ExpertCodes { bits: [4; 3], block: None });
+        let activation = ExpertActivation::Identity;
+        let op = MixtureOfExperts { top, activation, normalize, codes, ..RELU };
+        let mut inputs = [x.clone(), router.clone(), weights.clone(), scales(0.03)].map(Some).to_vec();
+        inputs.extend([None, Some(weights.clone()), Some(scales(0.05))]);
+        if given {
+            inputs.resize(FACTORS, None);
+            inputs.push(Some(factors.clone()));
+        }
+        let near = |y: &[f32]| {
+            let got = [&y[..3], &y[SIZE..SIZE + 3]].concat();
+            got.iter().zip(&want).all(|(y, want): (&f32, &f32)| (y - want).abs() < 2e-5)
+        };
+        let y = run_cpu(&op, &inputs, 1).unwrap().remove(0).to_f32s().unwrap();
+        assert!(near(&y), "{top} {normalize} {given}: {y:?}");
+        #[cfg(feature = "vulkan")]
+        crate::ops::testing::check_op(&op, &inputs, 2e-5);
+    }
 }
 
 #[test]
