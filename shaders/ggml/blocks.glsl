@@ -11,9 +11,13 @@
 #define BLOCK_TYPE_Q5_0 6u   // 32 codes of 5 bits, a scale
 #define BLOCK_TYPE_Q5_1 7u   // 32 codes of 5 bits, a scale and a summand
 #define BLOCK_TYPE_Q8_0 8u   // 32 codes of 8 bits, a scale
+#define BLOCK_TYPE_Q2_K 10u  // 256 codes of 2 bits, 16 scales and summands of 4 bits
+#define BLOCK_TYPE_Q3_K 11u  // 256 codes of 3 bits, 16 scales of 6 bits
 #define BLOCK_TYPE_Q4_K 12u  // 256 codes of 4 bits, 8 scales and summands of 6 bits
 #define BLOCK_TYPE_Q5_K 13u  // 256 codes of 5 bits, 8 scales and summands of 6 bits
 #define BLOCK_TYPE_Q6_K 14u  // 256 codes of 6 bits, 16 scales of 8 bits
+#define BLOCK_TYPE_IQ4_NL 20u  // 32 codes of 4 bits, which a table makes numbers, a scale
+#define BLOCK_TYPE_IQ4_XS 23u  // 256 codes of 4 bits, which a table makes numbers, 8 scales of 6 bits
 #define BLOCK_TYPE_BF16 30u  // single numbers, `bfloat16`
 
 SPEC(1, uint, TYPE, 0u);
@@ -62,9 +66,27 @@ uvec4 bytes_of(uint word)
     return uvec4(word, word >> 8u, word >> 16u, word >> 24u) & 255u;
 }
 
+// The number of code `code` of types that have a table, of which a word holds four.
+float tabled(uint code)
+{
+    uint low = code < 4u ? 0xbfad9881u : 0xf6eaddcfu;
+    uint high = code < 12u ? 0x26190d01u : 0x71594535u;
+    uint word = code < 8u ? low : high;
+    return float(int(word << (24u - code % 4u * 8u)) >> 24);
+}
+
 // Where the block of element `k` begins in the row that begins at byte `row`.
 uint block_at(uint row, uint k)
 {
+    if (TYPE == BLOCK_TYPE_Q2_K) {
+        return row + k / 256u * 84u;
+    }
+    if (TYPE == BLOCK_TYPE_Q3_K) {
+        return row + k / 256u * 110u;
+    }
+    if (TYPE == BLOCK_TYPE_IQ4_XS) {
+        return row + k / 256u * 136u;
+    }
     if (TYPE == BLOCK_TYPE_Q4_K) {
         return row + k / 256u * 144u;
     }
@@ -75,7 +97,7 @@ uint block_at(uint row, uint k)
         return row + k / 256u * 210u;
     }
     uint bytes = 34u;
-    if (TYPE == BLOCK_TYPE_Q4_0) {
+    if (TYPE == BLOCK_TYPE_Q4_0 || TYPE == BLOCK_TYPE_IQ4_NL) {
         bytes = 18u;
     } else if (TYPE == BLOCK_TYPE_Q4_1) {
         bytes = 20u;
@@ -107,6 +129,23 @@ vec2 block_scale(uint row, uint k)
             six = uvec2((last & 15u) | (low >> 6u << 4u), (last >> 4u) | (high >> 6u << 4u));
         }
         return unpackHalf2x16(word_at(at)) * vec2(six) * vec2(1.0, -1.0);
+    }
+    if (TYPE == BLOCK_TYPE_Q2_K) {
+        uint both = byte_at(at + k % 256u / 16u);
+        return unpackHalf2x16(word_at(at + 80u)) * vec2(both & 15u, both >> 4u) * vec2(1.0, -1.0);
+    }
+    if (TYPE == BLOCK_TYPE_Q3_K || TYPE == BLOCK_TYPE_IQ4_XS) {
+        uint i = k % 256u / 16u;
+        uint low = byte_at(at + 96u + i % 8u) >> (i / 8u * 4u) & 15u;
+        uint high = byte_at(at + 104u + i % 4u) >> (i / 4u * 2u) & 3u;
+        uint scale_at = at + 108u;
+        if (TYPE == BLOCK_TYPE_IQ4_XS) {
+            uint part = i / 2u;
+            low = byte_at(at + 4u + part / 2u) >> (part % 2u * 4u) & 15u;
+            high = byte_at(at + 2u + part / 4u) >> (part % 4u * 2u) & 3u;
+            scale_at = at;
+        }
+        return vec2(half_at(scale_at) * (float(low | high << 4u) - 32.0), 0.0);
     }
     if (TYPE == BLOCK_TYPE_Q6_K) {
         int scale = int(byte_at(at + 192u + k % 256u / 16u) << 24u) >> 24;
@@ -151,6 +190,20 @@ vec4 block_codes(uint row, uint k)
         return vec4(four | fifth << 4u) - (TYPE == BLOCK_TYPE_Q5_0 ? 16.0 : 0.0);
     }
     uint part = k % 256u / 32u;
+    if (TYPE == BLOCK_TYPE_IQ4_NL || TYPE == BLOCK_TYPE_IQ4_XS) {
+        uint first = TYPE == BLOCK_TYPE_IQ4_NL ? 2u : 8u + part * 16u;
+        uvec4 four = bytes_of(word_at(at + first + i % 16u) >> nibbles & 0x0f0f0f0fu);
+        return vec4(tabled(four.x), tabled(four.y), tabled(four.z), tabled(four.w));
+    }
+    if (TYPE == BLOCK_TYPE_Q2_K || TYPE == BLOCK_TYPE_Q3_K) {
+        uint first = (TYPE == BLOCK_TYPE_Q2_K ? 16u : 32u) + k % 256u / 128u * 32u;
+        uint two = word_at(at + first + i) >> (part % 4u * 2u) & 0x03030303u;
+        if (TYPE == BLOCK_TYPE_Q2_K) {
+            return vec4(bytes_of(two));
+        }
+        uint high = word_at(at + i) >> part & 0x01010101u;
+        return vec4(bytes_of(two | high << 2u)) - 4.0;
+    }
     if (TYPE == BLOCK_TYPE_Q6_K) {
         uint half_block = k % 256u / 128u;
         uint low = word_at(at + half_block * 64u + part % 2u * 32u + i) >> (part % 4u / 2u * 4u);

@@ -185,6 +185,16 @@ impl RowDot for Avx2 {
     }
 
     #[inline(always)]
+    fn join_two(self, low: __m256i, high: __m256i) -> __m256i {
+        self.avx2._mm256_or_si256(low, self.avx2._mm256_slli_epi16::<2>(high))
+    }
+
+    #[inline(always)]
+    fn look_up(self, codes: __m256i, table: [u8; 16]) -> __m256i {
+        self.avx2._mm256_shuffle_epi8(pulp::cast!([table; 2]), codes)
+    }
+
+    #[inline(always)]
     fn flip(self, bytes: __m256i) -> __m256i {
         self.avx2._mm256_xor_si256(bytes, self.avx._mm256_set1_epi8(i8::MIN))
     }

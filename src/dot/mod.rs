@@ -153,6 +153,12 @@ pub(crate) trait RowDot: Copy {
     /// `high` times 16 and `low`, which is less than that.
     fn join(self, low: Self::Bytes, high: Self::Bytes) -> Self::Bytes;
 
+    /// `high` times 4 and `low`, which is less than that; `high` is at most 3.
+    fn join_two(self, low: Self::Bytes, high: Self::Bytes) -> Self::Bytes;
+
+    /// The numbers of `table` at `codes`, which are less than 16.
+    fn look_up(self, codes: Self::Bytes, table: [u8; 16]) -> Self::Bytes;
+
     /// The bytes with their highest bits changed.
     fn flip(self, bytes: Self::Bytes) -> Self::Bytes;
 

@@ -111,6 +111,16 @@ impl RowDot for Neon {
     }
 
     #[inline(always)]
+    fn join_two(self, low: uint8x16_t, high: uint8x16_t) -> uint8x16_t {
+        self.neon.vorrq_u8(low, self.neon.vshlq_n_u8::<2>(high))
+    }
+
+    #[inline(always)]
+    fn look_up(self, codes: uint8x16_t, table: [u8; 16]) -> uint8x16_t {
+        self.neon.vqtbl1q_u8(pulp::cast!(table), codes)
+    }
+
+    #[inline(always)]
     fn flip(self, bytes: uint8x16_t) -> uint8x16_t {
         self.neon.veorq_u8(bytes, self.neon.vdupq_n_u8(0x80))
     }

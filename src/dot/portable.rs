@@ -105,6 +105,16 @@ impl RowDot for Portable {
     }
 
     #[inline(always)]
+    fn join_two(self, low: Self::Bytes, high: Self::Bytes) -> Self::Bytes {
+        std::array::from_fn(|i| low[i] | high[i] << 2)
+    }
+
+    #[inline(always)]
+    fn look_up(self, codes: Self::Bytes, table: [u8; 16]) -> Self::Bytes {
+        codes.map(|code| table[usize::from(code % 16)])
+    }
+
+    #[inline(always)]
     fn flip(self, bytes: Self::Bytes) -> Self::Bytes {
         bytes.map(|byte| byte ^ 0x80)
     }

@@ -144,6 +144,16 @@ impl RowDot for Vnni {
     }
 
     #[inline(always)]
+    fn join_two(self, low: __m512i, high: __m512i) -> __m512i {
+        self.avx512f._mm512_or_si512(low, self.avx512bw._mm512_slli_epi16::<2>(high))
+    }
+
+    #[inline(always)]
+    fn look_up(self, codes: __m512i, table: [u8; 16]) -> __m512i {
+        self.avx512bw._mm512_shuffle_epi8(pulp::cast!([table; 4]), codes)
+    }
+
+    #[inline(always)]
     fn flip(self, bytes: __m512i) -> __m512i {
         self.avx512f._mm512_xor_si512(bytes, self.avx512f._mm512_set1_epi8(i8::MIN))
     }

@@ -13,7 +13,7 @@ use crate::{DType, Shape};
 
 impl BlockType {
     /// Every type.
-    pub const ALL: [BlockType; 11] = [
+    pub const ALL: [BlockType; 15] = [
         BlockType::F32,
         BlockType::F16,
         BlockType::Bf16,
@@ -22,9 +22,13 @@ impl BlockType {
         BlockType::Q50,
         BlockType::Q51,
         BlockType::Q80,
+        BlockType::Q2K,
+        BlockType::Q3K,
         BlockType::Q4K,
         BlockType::Q5K,
         BlockType::Q6K,
+        BlockType::Iq4Nl,
+        BlockType::Iq4Xs,
     ];
 
     /// ggml's name.
@@ -38,9 +42,13 @@ impl BlockType {
             BlockType::Q50 => "Q5_0",
             BlockType::Q51 => "Q5_1",
             BlockType::Q80 => "Q8_0",
+            BlockType::Q2K => "Q2_K",
+            BlockType::Q3K => "Q3_K",
             BlockType::Q4K => "Q4_K",
             BlockType::Q5K => "Q5_K",
             BlockType::Q6K => "Q6_K",
+            BlockType::Iq4Nl => "IQ4_NL",
+            BlockType::Iq4Xs => "IQ4_XS",
         }
     }
 
@@ -48,8 +56,18 @@ impl BlockType {
     pub const fn elements(self) -> usize {
         match self {
             BlockType::F32 | BlockType::F16 | BlockType::Bf16 => 1,
-            BlockType::Q40 | BlockType::Q41 | BlockType::Q50 | BlockType::Q51 | BlockType::Q80 => 32,
-            BlockType::Q4K | BlockType::Q5K | BlockType::Q6K => 256,
+            BlockType::Q40
+            | BlockType::Q41
+            | BlockType::Q50
+            | BlockType::Q51
+            | BlockType::Q80
+            | BlockType::Iq4Nl => 32,
+            BlockType::Q2K
+            | BlockType::Q3K
+            | BlockType::Q4K
+            | BlockType::Q5K
+            | BlockType::Q6K
+            | BlockType::Iq4Xs => 256,
         }
     }
 
@@ -58,14 +76,17 @@ impl BlockType {
         match self {
             BlockType::F32 => 4,
             BlockType::F16 | BlockType::Bf16 => 2,
-            BlockType::Q40 => 18,
+            BlockType::Q40 | BlockType::Iq4Nl => 18,
             BlockType::Q41 => 20,
             BlockType::Q50 => 22,
             BlockType::Q51 => 24,
             BlockType::Q80 => 34,
+            BlockType::Q2K => 84,
+            BlockType::Q3K => 110,
             BlockType::Q4K => 144,
             BlockType::Q5K => 176,
             BlockType::Q6K => 210,
+            BlockType::Iq4Xs => 136,
         }
     }
 
@@ -74,9 +95,11 @@ impl BlockType {
         !matches!(self, BlockType::F32 | BlockType::F16 | BlockType::Bf16)
     }
 
-    /// The bits of a code.
+    /// The bits of a code; of types that have a table, those of its numbers.
     pub(super) const fn bits(self) -> u32 {
         match self {
+            BlockType::Q2K => 2,
+            BlockType::Q3K => 3,
             BlockType::Q40 | BlockType::Q41 | BlockType::Q4K => 4,
             BlockType::Q50 | BlockType::Q51 | BlockType::Q5K => 5,
             BlockType::Q6K => 6,
@@ -87,14 +110,19 @@ impl BlockType {
     /// The code that stands for zero, where there are no summands.
     pub(super) const fn middle(self) -> u8 {
         match self {
-            BlockType::Q40 | BlockType::Q50 | BlockType::Q6K | BlockType::Q80 => 1 << (self.bits() - 1),
-            _ => 0,
+            BlockType::Q41 | BlockType::Q51 | BlockType::Q2K | BlockType::Q4K | BlockType::Q5K => 0,
+            _ => 1 << (self.bits() - 1),
         }
     }
 
     /// Elements that share a scale, of types that have codes.
     pub(super) const fn group(self) -> usize {
-        if matches!(self, BlockType::Q6K) { 16 } else { 32 }
+        if matches!(self, BlockType::Q2K | BlockType::Q3K | BlockType::Q6K) { 16 } else { 32 }
+    }
+
+    /// Elements that share a summand.
+    pub(super) const fn summed(self) -> usize {
+        if matches!(self, BlockType::Q2K) { 16 } else { 32 }
     }
 
     /// Whether 16 bytes have the codes of both halves of a block of 32.
@@ -104,7 +132,7 @@ impl BlockType {
 
     /// Whether numbers have summands.
     pub(super) const fn has_summands(self) -> bool {
-        matches!(self, BlockType::Q41 | BlockType::Q51 | BlockType::Q4K | BlockType::Q5K)
+        matches!(self, BlockType::Q41 | BlockType::Q51 | BlockType::Q2K | BlockType::Q4K | BlockType::Q5K)
     }
 
     /// Writes the numbers of whole blocks.

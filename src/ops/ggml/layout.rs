@@ -36,9 +36,13 @@ impl Part {
             BlockType::Q50 => self.read_as::<D, Q50, _>(dot, bytes),
             BlockType::Q51 => self.read_as::<D, Q51, _>(dot, bytes),
             BlockType::Q80 => self.read_as::<D, Q80, _>(dot, bytes),
+            BlockType::Q2K => self.read_as::<D, Q2K, _>(dot, bytes),
+            BlockType::Q3K => self.read_as::<D, Q3K, _>(dot, bytes),
             BlockType::Q4K => self.read_as::<D, Q4K, _>(dot, bytes),
             BlockType::Q5K => self.read_as::<D, Q5K, _>(dot, bytes),
             BlockType::Q6K => self.read_as::<D, Q6K, _>(dot, bytes),
+            BlockType::Iq4Nl => self.read_as::<D, Iq4Nl, _>(dot, bytes),
+            BlockType::Iq4Xs => self.read_as::<D, Iq4Xs, _>(dot, bytes),
         }
     }
 
@@ -63,7 +67,7 @@ impl Part {
         let (scales, summands) = (L::scales(dot, bytes), L::summands(dot, bytes));
         for i in 0..Part::RUNS {
             self.scales[i] = scales[i * Part::RUN / L::TYPE.group()];
-            self.summands[i] = summands[i * Part::RUN / BLOCK];
+            self.summands[i] = summands[i * Part::RUN / L::TYPE.summed()];
         }
     }
 }
@@ -87,10 +91,10 @@ pub(super) trait Layout<const N: usize> {
     /// The scale of each group; zeros after the last one.
     fn scales<D: RowDot>(dot: D, part: &[u8; N]) -> [f32; 2 * Part::RUNS];
 
-    /// The summand of each block; zeros after the last one.
+    /// The summand of each [`BlockType::summed`] elements; zeros after the last one.
     #[inline(always)]
-    fn summands<D: RowDot>(_: D, _: &[u8; N]) -> [f32; 2 * BLOCKS] {
-        [0.0; 2 * BLOCKS]
+    fn summands<D: RowDot>(_: D, _: &[u8; N]) -> [f32; Part::RUNS] {
+        [0.0; Part::RUNS]
     }
 }
 
@@ -122,6 +126,23 @@ fn fifth_bits<D: RowDot>(dot: D, from: &[u8], stride: usize, v: usize) -> D::Byt
         bits |= u64::from(u16::from_le_bytes([from[at], from[at + 1]])) << (16 * i);
     }
     dot.ones(bits)
+}
+
+/// What the codes of 4 bits of two types stand for, plus 128: numbers that are closer near zero.
+const TABLE: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
+
+/// Vector `v` of [`TABLE`]'s numbers, in the order of elements. 32 have 16 bytes, of which the low bits are those of the
+/// first half; further ones are `stride` bytes after these.
+#[inline(always)]
+fn tabled<D: RowDot>(dot: D, from: &[u8], stride: usize, v: usize) -> D::Bytes {
+    let mut codes = [0u8; 64];
+    for (i, to) in codes.as_chunks_mut::<16>().0.iter_mut().take(D::SUMS / 4).enumerate() {
+        let run = v * D::SUMS / 4 + i;
+        for (to, byte) in to.iter_mut().zip(&from[run / 2 * stride..]) {
+            *to = byte >> (run % 2 * 4) & 15;
+        }
+    }
+    dot.look_up(dot.bytes(&codes), TABLE)
 }
 
 /// The scales and summands of a block of 256, of six bits for each 32 elements.
@@ -203,7 +224,7 @@ impl Layout<160> for Q41 {
     }
 
     #[inline(always)]
-    fn summands<D: RowDot>(dot: D, part: &[u8; 160]) -> [f32; 2 * BLOCKS] {
+    fn summands<D: RowDot>(dot: D, part: &[u8; 160]) -> [f32; Part::RUNS] {
         padded(halves::<D, 20>(dot, &part[2..]))
     }
 }
@@ -240,7 +261,7 @@ impl Layout<192> for Q51 {
     }
 
     #[inline(always)]
-    fn summands<D: RowDot>(dot: D, part: &[u8; 192]) -> [f32; 2 * BLOCKS] {
+    fn summands<D: RowDot>(dot: D, part: &[u8; 192]) -> [f32; Part::RUNS] {
         padded(halves::<D, 24>(dot, &part[2..]))
     }
 }
@@ -261,6 +282,58 @@ impl Layout<272> for Q80 {
     }
 }
 
+pub(super) struct Q2K;
+
+impl Layout<84> for Q2K {
+    const TYPE: BlockType = BlockType::Q2K;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 84], v: usize) -> D::Bytes {
+        dot.split::<2, 32>(&part[16..80], 32, v)
+    }
+
+    #[inline(always)]
+    fn scales<D: RowDot>(_: D, part: &[u8; 84]) -> [f32; 2 * Part::RUNS] {
+        let (scale, mut scales) = (half(&part[80..]), [0.0; 2 * Part::RUNS]);
+        for i in 0..Part::RUNS {
+            scales[i] = scale * f32::from(part[i] & 15);
+        }
+        scales
+    }
+
+    #[inline(always)]
+    fn summands<D: RowDot>(_: D, part: &[u8; 84]) -> [f32; Part::RUNS] {
+        let (scale, mut summands) = (half(&part[82..]), [0.0; Part::RUNS]);
+        for i in 0..Part::RUNS {
+            summands[i] = -scale * f32::from(part[i] >> 4);
+        }
+        summands
+    }
+}
+
+pub(super) struct Q3K;
+
+impl Layout<110> for Q3K {
+    const TYPE: BlockType = BlockType::Q3K;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 110], v: usize) -> D::Bytes {
+        let high = dot.split::<1, 32>(&part[..32], 32, v);
+        dot.join_two(dot.split::<2, 32>(&part[32..96], 32, v), high)
+    }
+
+    #[inline(always)]
+    fn scales<D: RowDot>(_: D, part: &[u8; 110]) -> [f32; 2 * Part::RUNS] {
+        let (scale, mut scales) = (half(&part[108..]), [0.0; 2 * Part::RUNS]);
+        for i in 0..Part::RUNS {
+            let low = part[96 + i % 8] >> (i / 8 * 4) & 15;
+            let high = part[104 + i % 4] >> (i / 4 * 2) & 3;
+            scales[i] = scale * (f32::from(low | high << 4) - 32.0);
+        }
+        scales
+    }
+}
+
 pub(super) struct Q4K;
 
 impl Layout<144> for Q4K {
@@ -277,7 +350,7 @@ impl Layout<144> for Q4K {
     }
 
     #[inline(always)]
-    fn summands<D: RowDot>(_: D, part: &[u8; 144]) -> [f32; 2 * BLOCKS] {
+    fn summands<D: RowDot>(_: D, part: &[u8; 144]) -> [f32; Part::RUNS] {
         padded(SixBits::of(part).summands())
     }
 }
@@ -298,7 +371,7 @@ impl Layout<176> for Q5K {
     }
 
     #[inline(always)]
-    fn summands<D: RowDot>(_: D, part: &[u8; 176]) -> [f32; 2 * BLOCKS] {
+    fn summands<D: RowDot>(_: D, part: &[u8; 176]) -> [f32; Part::RUNS] {
         padded(SixBits::of(part).summands())
     }
 }
@@ -321,5 +394,44 @@ impl Layout<210> for Q6K {
             scales[i] = scale * f32::from(part[192 + i].cast_signed());
         }
         scales
+    }
+}
+
+pub(super) struct Iq4Nl;
+
+impl Layout<144> for Iq4Nl {
+    const TYPE: BlockType = BlockType::Iq4Nl;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 144], v: usize) -> D::Bytes {
+        tabled(dot, &part[2..], 18, v)
+    }
+
+    #[inline(always)]
+    fn scales<D: RowDot>(dot: D, part: &[u8; 144]) -> [f32; 2 * Part::RUNS] {
+        padded(halves::<D, 18>(dot, part))
+    }
+}
+
+pub(super) struct Iq4Xs;
+
+impl Layout<136> for Iq4Xs {
+    const TYPE: BlockType = BlockType::Iq4Xs;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 136], v: usize) -> D::Bytes {
+        tabled(dot, &part[8..], 16, v)
+    }
+
+    #[inline(always)]
+    fn scales<D: RowDot>(_: D, part: &[u8; 136]) -> [f32; 2 * Part::RUNS] {
+        let (scale, high) = (half(part), u16::from_le_bytes([part[2], part[3]]));
+        let mut scales = [0.0; BLOCKS];
+        for i in 0..BLOCKS {
+            let low = part[4 + i / 2] >> (i % 2 * 4) & 15;
+            let high = (high >> (2 * i) & 3) as u8;
+            scales[i] = scale * (f32::from(low | high << 4) - 32.0);
+        }
+        padded(scales)
     }
 }

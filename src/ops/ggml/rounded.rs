@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use super::blocks::{BlockType, Rows};
-use super::layout::{BLOCK, BLOCKS, Layout, Part, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
+use super::layout::{
+    BLOCK, BLOCKS, Iq4Nl, Iq4Xs, Layout, Part, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80,
+};
 use crate::dot::{Dot, Unit, WithDot, first_of_four, halved, round_block, unrolled};
 use crate::ops::linalg::coded::panel::{self, Columns, Grain, Panel};
 use crate::ops::linalg::coded::{AHEAD, BAND, PANEL_ROWS, PARALLEL, TASK, in_streams};
@@ -21,8 +23,8 @@ struct RowPart {
     starts: [i32; Part::RUNS],
     /// The scale of each run, placed like that; or of each four elements of halves of blocks.
     scales: [f32; 2 * Part::RUNS],
-    /// Of each block the sum of its elements; zeros after the last one.
-    sums: [f32; 2 * BLOCKS],
+    /// Of all elements that share a summand their sum; zeros after the last one.
+    sums: [f32; Part::RUNS],
 }
 
 impl RowPart {
@@ -30,28 +32,35 @@ impl RowPart {
         values: [0; Part::ELEMENTS],
         starts: [0; Part::RUNS],
         scales: [0.0; 2 * Part::RUNS],
-        sums: [0.0; 2 * BLOCKS],
+        sums: [0.0; Part::RUNS],
     };
 
-    /// Rounds at most [`Part::ELEMENTS`] elements; `middle` is taken away from codes, which are in the order of [`halved`]
-    /// where `halves`; `lanes` is the number of sums in a vector.
+    /// Rounds at most [`Part::ELEMENTS`] elements for codes of type `blocks`, of which `middle` is taken away; `lanes` is the
+    /// number of sums in a vector.
     #[inline(always)]
-    fn of(a: &[f32], middle: u8, halves: bool, lanes: usize) -> RowPart {
+    fn of(a: &[f32], middle: u8, blocks: BlockType, lanes: usize) -> RowPart {
         let mut part = RowPart::EMPTY;
         let mut values = [0u8; Part::ELEMENTS];
         let mut scales = [0f32; BLOCKS];
-        let blocks = values.as_chunks_mut::<BLOCK>().0.iter_mut().zip(&mut scales);
-        for (a, (to, scale)) in a.chunks(BLOCK).zip(blocks) {
+        let rounded = values.as_chunks_mut::<BLOCK>().0.iter_mut().zip(&mut scales);
+        for (a, (to, scale)) in a.chunks(BLOCK).zip(rounded) {
             *scale = round_block(a, to);
         }
         let mut sums = [0i32; Part::RUNS];
         for (sum, values) in sums.iter_mut().zip(values.as_chunks::<{ Part::RUN }>().0) {
             *sum = values.iter().map(|v| i32::from(*v as i8)).sum();
         }
-        for (to, ([a, b], scale)) in part.sums.iter_mut().zip(sums.as_chunks::<2>().0.iter().zip(&scales)) {
-            *to = (a + b) as f32 * scale;
+        if blocks.summed() == Part::RUN {
+            for (i, to) in part.sums.iter_mut().enumerate() {
+                *to = sums[i] as f32 * scales[i / 2];
+            }
+        } else {
+            for (to, ([a, b], scale)) in part.sums.iter_mut().zip(sums.as_chunks::<2>().0.iter().zip(&scales))
+            {
+                *to = (a + b) as f32 * scale;
+            }
         }
-        if halves {
+        if blocks.has_halves() {
             for (i, to) in part.values.as_chunks_mut::<{ Part::RUN }>().0.iter_mut().enumerate() {
                 *to = values.as_chunks::<{ Part::RUN }>().0[halved(i, lanes)];
             }
@@ -92,14 +101,13 @@ pub(super) fn multiply(
     }
     let parts = k.div_ceil(Part::ELEMENTS);
     let middle = unit.middle(b.blocks.bits(), b.blocks.middle());
-    let halves = b.blocks.has_halves();
     let mut left: Vec<RowPart> = vec![RowPart::EMPTY; m * parts];
     wide(
         #[inline(always)]
         || {
             for (a, to) in a.chunks(k.max(1)).zip(left.chunks_mut(parts.max(1))) {
                 for (a, to) in a.chunks(Part::ELEMENTS).zip(to) {
-                    *to = RowPart::of(a, middle, halves, lanes);
+                    *to = RowPart::of(a, middle, b.blocks, lanes);
                 }
             }
         },
@@ -257,9 +265,13 @@ impl WithDot for Task<'_, '_> {
             BlockType::Q50 => self.lines::<D, Q50, _>(dot),
             BlockType::Q51 => self.lines::<D, Q51, _>(dot),
             BlockType::Q80 => self.lines::<D, Q80, _>(dot),
+            BlockType::Q2K => self.lines::<D, Q2K, _>(dot),
+            BlockType::Q3K => self.lines::<D, Q3K, _>(dot),
             BlockType::Q4K => self.lines::<D, Q4K, _>(dot),
             BlockType::Q5K => self.lines::<D, Q5K, _>(dot),
             BlockType::Q6K => self.lines::<D, Q6K, _>(dot),
+            BlockType::Iq4Nl => self.lines::<D, Iq4Nl, _>(dot),
+            BlockType::Iq4Xs => self.lines::<D, Iq4Xs, _>(dot),
         }
     }
 }
@@ -335,7 +347,7 @@ impl<R: Copy> Sums<R> {
                 *scale = if i * L::TYPE.group() < elements { *scale } else { 0.0 };
             }
             for (i, summand) in summands.iter_mut().enumerate() {
-                *summand = if i * BLOCK < elements { *summand } else { 0.0 };
+                *summand = if i * L::TYPE.summed() < elements { *summand } else { 0.0 };
             }
         }
         if L::HALVED {
@@ -347,9 +359,8 @@ impl<R: Copy> Sums<R> {
             self.total = self.runs::<D, L, N>(dot, left, bytes, &scales);
         }
         if L::HALVED || L::TYPE.has_summands() {
-            for (sums, summands) in
-                left.sums.chunks(D::SUMS).zip(summands.chunks(D::SUMS)).take(BLOCKS.div_ceil(D::SUMS))
-            {
+            let vectors = (Part::ELEMENTS / L::TYPE.summed()).div_ceil(D::SUMS);
+            for (sums, summands) in left.sums.chunks(D::SUMS).zip(summands.chunks(D::SUMS)).take(vectors) {
                 self.summands = dot.add_product(self.summands, dot.reals(sums), dot.reals(summands));
             }
         }

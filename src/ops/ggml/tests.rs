@@ -24,6 +24,11 @@ fn rows(b: Rows) -> (Tensor, Vec<f32>) {
                 continue;
             }
             BlockType::Q6K => 208..210,
+            BlockType::Q3K => 108..110,
+            BlockType::Q2K => {
+                block[82..84].copy_from_slice(&scale);
+                80..82
+            }
             BlockType::Q41 | BlockType::Q51 | BlockType::Q4K | BlockType::Q5K => {
                 block[2..4].copy_from_slice(&scale);
                 0..2
