@@ -149,25 +149,50 @@ fn splits(name: &str) -> Option<(Vec<String>, bool, bool)> {
             ];
             (first.into(), false, false)
         }
-        "gpt-2" | "phi-2" | "gpt2" | "olmo" | "mpt" => (vec![words], false, false),
-        "smollm" | "starcoder" | "refact" | "command-r" | "exaone" | "codeshell" => {
+        "gpt-2" | "phi-2" | "gpt2" | "olmo" | "mpt" | "trillion" | "mellum" | "a.x-4.0" => {
+            (vec![words], false, false)
+        }
+        "smollm" | "starcoder" | "refact" | "command-r" | "exaone" | "codeshell" | "minerva-7b" => {
             (vec![r"\p{N}".to_owned(), words], false, false)
         }
-        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "pixtral" => {
+        "falcon" => {
+            let first = [r"[\p{P}\$\+<=>\^~\|`]+".to_owned(), words, "[0-9][0-9][0-9]".to_owned()];
+            (first.into(), false, false)
+        }
+        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" => {
             (vec![lines(r"\p{N}{1,3}")], true, true)
         }
+        "deepseek-coder" => {
+            // Line ends, words, signs, scripts of East Asia and digits in turn.
+            let east = r"[\x{4e00}-\x{9fa5}\x{0800}-\x{4e00}\x{ac00}-\x{d7ff}]+";
+            let all = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", east, r"\p{N}"];
+            (all.map(str::to_owned).into(), false, false)
+        }
+        "deepseek-v3" | "hunyuan-dense" => {
+            let letters = r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+";
+            let rest = r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+            let east = r"[\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+";
+            (vec![r"\p{N}{1,3}".to_owned(), east.to_owned(), format!("{letters}|{rest}")], false, false)
+        }
         "dbrx" | "smaug-bpe" => (vec![lines(r"\p{N}{1,3}")], false, false),
-        "qwen2" | "deepseek-r1-qwen" | "stablelm2" | "megrez" => (vec![lines(r"\p{N}")], false, false),
-        "tekken" => {
-            let upper = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}";
-            let lower = r"\p{Ll}\p{Lm}\p{Lo}\p{M}";
-            let word = r"[^\r\n\p{L}\p{N}]?";
-            let rest = r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-            let all = format!("{word}[{upper}]*[{lower}]+|{word}[{upper}]+[{lower}]*|{rest}");
-            (vec![all], true, true)
+        "qwen2" | "deepseek-r1-qwen" | "stablelm2" | "megrez" | "kormo" => {
+            (vec![lines(r"\p{N}")], false, false)
+        }
+        "tekken" => (vec![cased("", r"\p{N}")], true, true),
+        "gpt-4o" | "llama4" | "kanana2" => {
+            (vec![cased(&format!("(?i:{CONTRACTIONS})?"), r"\p{N}{1,3}")], false, false)
         }
         _ => return None,
     })
+}
+
+/// Words whose lower-case letters come last, with what may follow them, and digits.
+fn cased(end: &str, digits: &str) -> String {
+    let upper = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}";
+    let lower = r"\p{Ll}\p{Lm}\p{Lo}\p{M}";
+    let word = r"[^\r\n\p{L}\p{N}]?";
+    let rest = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    format!("{word}[{upper}]*[{lower}]+{end}|{word}[{upper}]+[{lower}]*{end}|{digits}|{rest}")
 }
 
 /// A tokenizer that merges pairs of bytes.
