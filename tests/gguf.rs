@@ -17,7 +17,21 @@ use onepool::plan::Activations;
 use onepool::registry::Registry;
 use onepool::{DType, Session, Shape, Tensor, TensorInfo};
 
-const MODELS: [&str; 7] = ["llama", "llama_k", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"];
+const MODELS: [&str; 13] = [
+    "llama",
+    "llama_k",
+    "llama_low",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_period",
+    "phi3",
+    "phi4",
+    "mistral3",
+    "smollm3",
+];
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny_gguf").join(format!("{name}.gguf"))
@@ -137,6 +151,53 @@ fn texts_have_the_tokens_of_llama_cpp() {
     }
 }
 
+/// Each pre-tokenizer makes its own pieces of a text, of a vocabulary whose tokens go across most of their ends.
+#[test]
+fn texts_are_split_as_llama_cpp_splits_them() {
+    let want = expected("splits");
+    let text = want["text"].as_str().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.gguf");
+    for (name, want) in want["tokens"].as_object().unwrap() {
+        let to = [&(name.len() as u64).to_le_bytes()[..], name.as_bytes()].concat();
+        std::fs::write(&file, changed("phi4", b"\x06\0\0\0\0\0\0\0gpt-4o", &to)).unwrap();
+        let folder = ModelFolder::open(&file).unwrap();
+        assert_eq!(folder.tokens(Prompt::Text(text)).unwrap(), tokens(want), "{name}");
+    }
+}
+
+/// Layers have windows where a file lists them, as where it has their period.
+#[test]
+fn windows_are_listed_or_periodic() {
+    let context = Registry::with_defaults().open("cpu", &ContextDesc::default()).unwrap();
+    let want = expected("gemma3_period");
+    let key = b"gemma3.attention.sliding_window_pattern";
+    let kind = |number: u32| number.to_le_bytes();
+    let period = [&key[..], &kind(4), &2u32.to_le_bytes()].concat();
+    let listed = |layers: &[u8]| {
+        let count = (layers.len() as u64).to_le_bytes();
+        let list = [&key[..], &kind(9), &kind(7), &count, layers].concat();
+        // The data begins where the metadata ends, at a multiple of 32 bytes: another entry's text keeps its place.
+        let name = b"\x04\0\0\0\0\0\0\0tiny";
+        let longer = 32 - (list.len() - period.len()) % 32 + 4;
+        let text = [&(longer as u64).to_le_bytes()[..], &vec![b'x'; longer]].concat();
+        let bytes = changed("gemma3_period", &period, &list);
+        let at = bytes.windows(name.len()).position(|part| part == name).unwrap();
+        [&bytes[..at], &text, &bytes[at + name.len()..]].concat()
+    };
+    let open = |bytes: &[u8]| {
+        let graph = load_gguf_bytes(bytes)?;
+        let builder = Session::builder().graph(graph).context(context.clone());
+        Ok::<_, onepool::loader::LoadError>(builder.activations(Activations::Exact).build().unwrap())
+    };
+    let same = off(&mut open(&listed(&[1, 0, 1, 0])).unwrap(), &want);
+    assert!(same <= 4e-3, "{same}");
+    let other = off(&mut open(&listed(&[1, 1, 1, 0])).unwrap(), &want);
+    assert!(other > 4e-3, "{other}");
+    let e = open(&listed(&[1, 0, 1])).unwrap_err().to_string();
+    assert!(e.contains("sliding_window_pattern") && e.contains("4 values"), "{e}");
+}
+
 /// A file of a text, with one part replaced.
 fn changed(name: &str, from: &[u8], to: &[u8]) -> Vec<u8> {
     let bytes = std::fs::read(path(name)).unwrap();
@@ -153,14 +214,14 @@ fn what_is_not_read_is_named() {
     // An architecture's name and its length come in one entry.
     let (unsupported, e) = said(&changed("qwen3", b"\x05\0\0\0\0\0\0\0qwen3", b"\x05\0\0\0\0\0\0\0mamba"));
     assert!(unsupported && e.contains("\"mamba\"") && e.contains("qwen2, qwen3"), "{e}");
-    // Four dimensions come before an element type: 32 x 32, Q4_0 becomes Q3_K.
+    // Four dimensions come before an element type: 32 x 32, Q4_0 becomes IQ3_S.
     let whole = std::fs::read(path("gemma3")).unwrap();
     let name = b"blk.0.attn_q.weight";
     let at = whole.windows(name.len()).position(|part| part == name).unwrap() + name.len() + 4 + 16;
     let mut other = whole.clone();
-    other[at..at + 4].copy_from_slice(&11u32.to_le_bytes());
+    other[at..at + 4].copy_from_slice(&21u32.to_le_bytes());
     let (unsupported, e) = said(&other);
-    assert!(unsupported && e.contains("Q3_K") && e.contains("blk.0.attn_q.weight"), "{e}");
+    assert!(unsupported && e.contains("IQ3_S") && e.contains("blk.0.attn_q.weight"), "{e}");
     let (unsupported, e) = said(&changed("gemma3", b"blk.0.attn_q.weight", b"blk.0.attn_x.weight"));
     assert!(!unsupported && e.contains("blk.0.attn_q.weight"), "{e}");
     let (unsupported, e) = said(&changed("qwen2", b"yarn", b"yarm"));

@@ -6,7 +6,7 @@ tokens. The logits are those of a copy whose weights are decoded to float32, wit
 activations to 8 bits where weights are packed, which `within` tells the size of. Needs numpy, onnx, gguf and
 llama-cpp-py-sync (which wants glibc 2.38).
 
-make.py [NAME...]   only these models; without names all, and expected.json
+make.py [NAME...]   only these models; without names all; expected.json keeps what is not made
 """
 import json
 import os
@@ -20,7 +20,7 @@ from gguf.quants import dequantize, quantize
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "tiny_llm"))  # which needs onnx
-from make import MARKS, TEMPLATE, TEXT, make_tokenizer  # noqa: E402
+from make import MARKS, TEMPLATE, TEXT, byte_characters, make_tokenizer  # noqa: E402
 
 TEXTS = ["Hello", "The quick brown fox jumps over the lazy dog, isn't it? 12345 times", "  two  spaces\n\nand lines\t!", "",
          "日本 über naïve 🦀", "I'LL we've 3.14e-10 -- don't (stop); a\r\nb   ", "<s>marks</s> in <|user|>text"]
@@ -43,18 +43,47 @@ MODELS = {
                    after=True, window=8, types=(Q.Q4_0, Q.Q4_0, Q.Q8_0, None)),
     "phi3": dict(arch="phi3", layers=2, hidden=64, heads=4, kv=2, head=16, ffn=96, context=512, theta=1e4, eps=1e-5, spm=True, fused=True, long=256,
                  types=(Q.Q5_0, Q.Q4_0, Q.Q8_0, Q.Q8_0)),
+    "phi4": dict(arch="phi3", layers=2, hidden=64, heads=4, kv=2, head=16, rotated=8, ffn=64, context=256, theta=1e4, eps=1e-5, pre="gpt-4o",
+                 crossing=True, fused=True, types=(Q.Q5_1, Q.IQ4_NL, Q.Q4_0, None)),
+    "llama_low": dict(arch="llama", layers=1, hidden=256, heads=2, kv=1, head=32, ffn=256, context=256, theta=1e4, eps=1e-5, spm=True,
+                      types=((Q.Q2_K, Q.Q2_K, Q.Q3_K, Q.IQ4_NL), (Q.IQ4_XS, Q.Q2_K, Q.Q3_K), Q.Q3_K, None), yarn=(4.0, 64)),
+    "mistral3": dict(arch="mistral3", layers=2, hidden=64, heads=4, kv=2, head=32, ffn=64, context=256, theta=1e6, eps=1e-5, pre="tekken",
+                     types=(Q.IQ4_NL, Q.Q4_1, Q.Q4_0, None), yarn=(8.0, 16), log_weight=1.0, temperature=0.5),
+    "smollm3": dict(arch="smollm3", layers=5, hidden=64, heads=4, kv=2, head=16, ffn=64, context=256, theta=1e4, eps=1e-6, pre="llama-bpe",
+                    types=(Q.Q8_0, Q.Q4_0, Q.Q5_0, Q.Q8_0)),
+    "gemma": dict(arch="gemma", layers=2, hidden=32, heads=2, kv=1, head=32, ffn=64, context=256, theta=1e4, eps=1e-6, spm=True, scaled=True,
+                  types=(Q.Q8_0, Q.Q4_0, Q.Q8_0, None)),
+    "gemma3_period": dict(arch="gemma3", layers=4, hidden=32, heads=2, kv=1, head=32, ffn=64, context=256, theta=1e4, eps=1e-6, spm=True,
+                          norms=True, after=True, window=8, period=2, linear=8.0, types=(Q.Q8_0, Q.Q4_0, Q.Q8_0, None)),
 }
+
+# Pre-tokenizers whose pieces of SPLIT are compared, with the vocabulary of "phi4".
+SPLITS = ["gpt-4o", "llama4", "kanana2", "tekken", "deepseek-coder", "deepseek-v3", "hunyuan-dense", "falcon", "minerva-7b", "falcon-h1",
+          "midm-2.0", "lfm2", "llama-bpe", "qwen2", "gpt-2", "starcoder", "default", "smaug-bpe",
+          "trillion", "mellum", "a.x-4.0", "kormo"]
+CROSSING = [" ", "\n", "a", "b", "B", "1", ".", "/", "'", "s", "é", "日"]
+SPLIT = ("ab Bab BBb aBB 1111 1 11 a1b ..a .ab /a b/ ./. a.\n\n  b \n.\n/ b's B's as's 'S aB'sa 1's  é éa.日日 a日b1日 . 日 \n\n a  \n  b   1b  .  "
+         "bBaB'a B/b/\n/\n1a11111.1 ''s")
 
 
 # Tokenizers.
 
 
-def bpe():
-    """Tokens, types, merges and marks of tiny_llm's tokenizer."""
+def bpe(crossing):
+    """Tokens, types and merges of tiny_llm's tokenizer; with `crossing` all pairs of some letters are tokens too."""
     tokenizer = make_tokenizer()
     tokens = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].get)
+    merges = list(tokenizer["model"]["merges"])
+    if crossing:
+        names = byte_characters()
+        letters = ["".join(names[b] for b in letter.encode()) for letter in CROSSING]
+        for letter in letters:
+            for end in range(2, len(letter) + 1):
+                merges.append(f"{letter[:end - 1]} {letter[end - 1]}")
+        merges += [f"{a} {b}" for a in letters for b in letters]
+        tokens += [t for t in dict.fromkeys(m.replace(" ", "") for m in merges) if t not in tokens]
     types = [TYPES["control"] if token in MARKS else TYPES["normal"] for token in tokens]
-    return tokens, types, tokenizer["model"]["merges"]
+    return tokens, types, merges
 
 
 def pieces():
@@ -89,18 +118,24 @@ def pieces():
 # Weights.
 
 
-def blocks_of_256(kind, n, k, std, random):
+# Of types that are made of random codes: bytes of a block, elements, where the scale is, and what the deviation of numbers is with a
+# scale of 1; then where the scale of the summands is, and how many times the other it is.
+RANDOM = {
+    Q.Q2_K: (84, 256, 80, 13.9, 82, 1.5), Q.Q3_K: (110, 256, 108, 18.5 * 2.35, None, 0), Q.Q4_K: (144, 256, 0, 36 * 7.5, 2, 7.5),
+    Q.Q5_K: (176, 256, 0, 36 * 15.5, 2, 15.5), Q.Q6_K: (210, 256, 208, 18.5 * 73, None, 0), Q.IQ4_NL: (18, 32, 0, 70, None, 0),
+    Q.IQ4_XS: (136, 256, 0, 18.5 * 70, None, 0),
+}
+
+
+def random_blocks(kind, n, k, std, random):
     """Random codes, with scales that give them about the deviation `std`."""
-    count, size = n * k // 256, {Q.Q4_K: 144, Q.Q5_K: 176, Q.Q6_K: 210}[kind]
+    size, elements, at, spread, other, times = RANDOM[kind]
+    count = n * k // elements
     blocks = random.integers(0, 256, (count, size), dtype=np.uint8)
-    spread = random.uniform(0.8, 1.2, count)
-    if kind == Q.Q6_K:
-        blocks[:, 208:210] = (spread * std / (18.5 * 73)).astype(np.float16).view(np.uint8).reshape(count, 2)
-    else:
-        half = {Q.Q4_K: 7.5, Q.Q5_K: 15.5}[kind]
-        scale = (spread * std / (36 * half)).astype(np.float16)
-        blocks[:, 0:2] = scale.view(np.uint8).reshape(count, 2)
-        blocks[:, 2:4] = (scale * half).astype(np.float16).view(np.uint8).reshape(count, 2)
+    scale = (random.uniform(0.8, 1.2, count) * std / spread).astype(np.float16)
+    blocks[:, at:at + 2] = scale.view(np.uint8).reshape(count, 2)
+    if other is not None:
+        blocks[:, other:other + 2] = (scale * np.float16(times)).view(np.uint8).reshape(count, 2)
     return blocks.reshape(n, -1)
 
 
@@ -113,8 +148,8 @@ class Weights:
 
     def matrix(self, name, n, k, kind, gain=1.0):
         std = gain / np.sqrt(k)
-        if kind in (Q.Q4_K, Q.Q5_K, Q.Q6_K):
-            stored = blocks_of_256(kind, n, k, std, self.random)
+        if kind in RANDOM:
+            stored = random_blocks(kind, n, k, std, self.random)
         else:
             stored = quantize((self.random.standard_normal((n, k)) * std).astype(np.float32), kind)
         self.stored[name] = (stored, kind)
@@ -133,7 +168,7 @@ def make_weights(c, vocabulary, seed):
     hidden, ffn, q, kv = c["hidden"], c["ffn"], c["heads"] * c["head"], c["kv"] * c["head"]
     each = lambda types, count: types if isinstance(types, tuple) else (types,) * count
     (tq, tk, tv, to), (tg, tu, td) = each(attention, 4), each(gated, 3)
-    gemma = c.get("after", False)
+    gemma = c.get("after", False) or c.get("scaled", False)
     w.matrix("token_embd.weight", vocabulary, hidden, embedding, 1.0 if gemma else 4.0)
     if head is not None:
         w.matrix("output.weight", vocabulary, hidden, head, 3.0)
@@ -173,7 +208,7 @@ def make_weights(c, vocabulary, seed):
 # Files.
 
 
-def write_file(path, c, weights, tokenizer, plain):
+def write_file(path, c, weights, tokenizer, plain, pre=None):
     writer = gguf.GGUFWriter(path, c["arch"])
     writer.add_name("tiny")  # llama.cpp asks for further tokens where "phi" is in a name
     writer.add_block_count(c["layers"])
@@ -184,7 +219,7 @@ def write_file(path, c, weights, tokenizer, plain):
     writer.add_head_count_kv(c["kv"])
     writer.add_key_length(c["head"])
     writer.add_value_length(c["head"])
-    writer.add_rope_dimension_count(c["head"])
+    writer.add_rope_dimension_count(c.get("rotated", c["head"]))
     writer.add_rope_freq_base(c["theta"])
     writer.add_layer_norm_rms_eps(c["eps"])
     if "window" in c:
@@ -196,6 +231,15 @@ def write_file(path, c, weights, tokenizer, plain):
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(c["yarn"][0])
         writer.add_rope_scaling_orig_ctx_len(c["yarn"][1])
+    if "linear" in c:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(c["linear"])
+    if "log_weight" in c:
+        writer.add_rope_scaling_yarn_log_mul(c["log_weight"])
+    if "temperature" in c:
+        writer.add_attn_temperature_scale(c["temperature"])
+    if "period" in c:
+        writer.add_sliding_window_pattern(c["period"])
     if "long" in c:
         writer.add_rope_scaling_orig_ctx_len(c["long"])
         writer.add_rope_scaling_attn_factors(1.19)
@@ -208,7 +252,7 @@ def write_file(path, c, weights, tokenizer, plain):
         bos, eos = 1, 2
     else:
         writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(c["pre"])
+        writer.add_tokenizer_pre(pre or c["pre"])
         writer.add_token_merges(rest)
         bos, eos = MARKS.index("<s>"), MARKS.index("</s>")
     writer.add_token_list(tokens)
@@ -286,11 +330,14 @@ def expected(c, path, plain):
 
 def main():
     names = sys.argv[1:] or list(MODELS)
-    results = {}
+    results, known = {}, os.path.join(HERE, "expected.json")
+    if os.path.exists(known):
+        with open(known, encoding="utf-8") as f:
+            results = json.load(f)
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             c = MODELS[name]
-            tokenizer = pieces() if c.get("spm") else bpe()
+            tokenizer = pieces() if c.get("spm") else bpe(c.get("crossing"))
             for seed in range(c.get("seed", 1), 30):
                 weights = make_weights(c, len(tokenizer[0]), seed)
                 path, plain = os.path.join(HERE, f"{name}.gguf"), os.path.join(folder, f"{name}.gguf")
@@ -300,10 +347,15 @@ def main():
                 # Tokens that are nearly as likely as the next one would differ between sound programs.
                 if results[name]["apart"] > 0.02:
                     break
-    if names == list(MODELS):
-        with open(os.path.join(HERE, "expected.json"), "w", encoding="utf-8") as f:
-            json.dump(results, f, ensure_ascii=False)
-            f.write("\n")
+            if name == "phi4":
+                splits = {}
+                for pre in SPLITS:
+                    write_file(plain, c, weights, tokenizer, True, pre)
+                    splits[pre] = LlamaCpp(plain, 256).tokens(SPLIT, True)
+                results["splits"] = dict(text=SPLIT, tokens=splits)
+    with open(known, "w", encoding="utf-8") as f:
+        json.dump(results, f, ensure_ascii=False)
+        f.write("\n")
 
 
 if __name__ == "__main__":

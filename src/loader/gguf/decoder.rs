@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::file::GgufFile;
 use super::rope;
-use super::settings::{Architecture, RopeSettings, Scaling, Settings};
+use super::settings::{Architecture, RopeSettings, Scaling, Settings, Temperature};
 use super::weights::{Part, Weights};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
@@ -12,10 +12,11 @@ use crate::loader::error::{LoadError, LoadErrorKind};
 use crate::loader::source::Source;
 use crate::ops::attention::{GroupQueryAttention, SkipNorm};
 use crate::ops::ggml::{GatherBlocks, MatMulBlocks};
+use crate::ops::index::Gather;
 use crate::ops::norm::LayerNormalization;
 use crate::ops::reduce::{Reduce, ReduceKind};
-use crate::ops::shape_ops::{Reshape, ShapeOf};
-use crate::ops::{Function, Operator, cast, mul, sub, unary};
+use crate::ops::shape_ops::{Range, Reshape, ShapeOf};
+use crate::ops::{Function, NaryOp, Operator, add, cast, mul, nary, sub, unary};
 
 /// The graph of the decoder in `file`, whose data `source` reads.
 pub(super) fn graph(
@@ -45,6 +46,8 @@ struct Common {
     total: TensorId,
     /// Cosines and sines, of layers that see all keys and of those with a window.
     tables: [[TensorId; 2]; 2],
+    /// What multiplies the query of each token.
+    temperature: Option<TensorId>,
 }
 
 /// What has been computed, as two summands where the second is not added yet.
@@ -93,7 +96,11 @@ impl Decoder<'_> {
         let size = self.op("size", ShapeOf { start: 1, end: Some(2) }, &[mask]);
         let total = self.shared_op("total", cast(DType::I32), &[size]);
         let tables = self.tables(source)?;
-        let common = Common { lens, total, tables };
+        let temperature = match self.settings.temperature {
+            Some(temperature) => Some(self.temperature(temperature, ids, valid)?),
+            None => None,
+        };
+        let common = Common { lens, total, tables, temperature };
 
         let hidden = self.settings.hidden;
         let vocabulary = self.weights.count("token_embd.weight")?;
@@ -157,6 +164,34 @@ impl Decoder<'_> {
         Ok([all, [self.g.constant("cos.local", cos), self.g.constant("sin.local", sin)]])
     }
 
+    /// What multiplies the query of each of the tokens `ids`, of sequences of `valid` tokens with those before: a column.
+    fn temperature(
+        &mut self,
+        temperature: Temperature,
+        ids: TensorId,
+        valid: TensorId,
+    ) -> Result<TensorId, LoadError> {
+        let Temperature { scale, context } = temperature;
+        let factor = |position: usize| {
+            let turns = position.checked_div(context).unwrap_or(0) as f64;
+            (1.0 + scale * turns.ln_1p()) as f32
+        };
+        let rows = self.settings.sizes.context;
+        let factors: Vec<f32> = (0..rows).map(factor).collect();
+        let factors = Tensor::new([rows, 1], &factors).map_err(LoadErrorKind::Tensor)?;
+        let factors = self.g.constant("temperatures", factors);
+        let (zero, one) = (self.integers("position.zero", &[0])?, self.integers("position.step", &[1])?);
+        let tokens = self.op("tokens", ShapeOf { start: 1, end: Some(2) }, &[ids]);
+        let column = self.integers("position.column", &[-1, 1])?;
+        let valid = self.op("valid.column", Reshape { allow_zero: false, fixed: None }, &[valid, column]);
+        // A prompt that is filled up begins at position 0.
+        let before = self.shared_op("before", sub(), &[valid, tokens]);
+        let before = self.shared_op("before.first", nary(NaryOp::Max), &[before, zero]);
+        let steps = self.op("position.steps", Range, &[zero, tokens, one]);
+        let positions = self.shared_op("positions", add(), &[before, steps]);
+        Ok(self.op("temperature", Gather { axis: 0 }, &[factors, positions]))
+    }
+
     /// The sum of `stream`, normalized, and itself.
     fn norm(&mut self, name: &str, stream: Stream) -> Result<(TensorId, TensorId), LoadError> {
         let Settings { hidden, epsilon, .. } = self.settings;
@@ -175,7 +210,7 @@ impl Decoder<'_> {
 
     /// `x` normalized, where the layer does so.
     fn norm_after(&mut self, name: &str, x: TensorId) -> Result<TensorId, LoadError> {
-        match self.settings.architecture.is_gemma() {
+        match self.settings.architecture.normalizes_results() {
             true => self.norm(name, (x, None)).map(|(y, _)| y),
             false => Ok(x),
         }
@@ -236,28 +271,31 @@ impl Decoder<'_> {
             let biased = self.weights.has(&format!("{stem}.bias"));
             (self.weights.kind(&format!("{stem}.weight")), biased)
         });
-        let normed = self.weights.has(&name("attn_q_norm.weight"));
-        let (q, kv) = if self.weights.has(&format!("{fused}.weight")) {
+        let apart = self.weights.has(&name("attn_q_norm.weight")) || common.temperature.is_some();
+        let (q, kv) = if self.weights.has(&format!("{fused}.weight")) && common.temperature.is_none() {
             let width = narrow.saturating_mul(2).saturating_add(wide);
             (self.product(&fused, y, &[(fused.clone(), width)], hidden)?, None)
-        } else if !normed && kinds.iter().all(|kind| *kind == kinds[0]) {
+        } else if !apart && kinds.iter().all(|kind| *kind == kinds[0]) {
             (self.product(&fused, y, &parts, hidden)?, None)
         } else {
             let [q, k, v] = parts;
             let q = self.product(&q.0.clone(), y, &[q], hidden)?;
             let k = self.product(&k.0.clone(), y, &[k], hidden)?;
             let v = self.product(&v.0.clone(), y, &[v], hidden)?;
-            let q = self.head_norm(&name("attn_q_norm"), q, heads)?;
+            let mut q = self.head_norm(&name("attn_q_norm"), q, heads)?;
+            if let Some(factor) = common.temperature {
+                q = self.shared_op(name("attn_q_scaled"), mul(), &[q, factor]);
+            }
             (q, Some((self.head_norm(&name("attn_k_norm"), k, sizes.kv_heads)?, v)))
         };
-        let global = self.settings.sees_all(layer);
+        let (global, rotates) = (self.settings.sees_all(layer), architecture.rotates(layer));
         let op = GroupQueryAttention {
             heads,
             kv_heads: sizes.kv_heads,
             scale: Some(self.settings.scale),
             softcap: self.settings.softcaps[0],
-            window: self.settings.window.filter(|_| !global).map(|(window, _)| window),
-            rotary: Some(architecture.interleaved()),
+            window: self.settings.window.filter(|_| !global),
+            rotary: rotates.then_some(architecture.interleaved()),
             causal: true,
             smooth: false,
             cache_bits: None,
@@ -278,8 +316,8 @@ impl Decoder<'_> {
             Some(past_value),
             Some(common.lens),
             Some(common.total),
-            Some(cos),
-            Some(sin),
+            Some(cos).filter(|_| rotates),
+            Some(sin).filter(|_| rotates),
         ];
         let op: Arc<dyn Operator> = Arc::new(op);
         self.g.node_into(name("attn"), op, &inputs, &[Some(y), Some(key), Some(value)]);

@@ -268,6 +268,17 @@ impl GgufFile {
         })
     }
 
+    /// Truth values.
+    ///
+    /// # Errors
+    /// As [`GgufFile::unsigned`].
+    pub fn flags(&self, key: &str) -> Result<Option<&[bool]>, LoadError> {
+        self.typed(key, "an array of truth values", |value| match value {
+            Value::Array(Values::Bools(flags)) => Some(flags.as_slice()),
+            _ => None,
+        })
+    }
+
     /// Numbers of 32 bits.
     ///
     /// # Errors

@@ -10,29 +10,45 @@ pub(super) enum Architecture {
     Llama,
     Qwen2,
     Qwen3,
+    Gemma,
     Gemma2,
     Gemma3,
     Phi3,
+    Mistral3,
+    SmolLm3,
 }
 
 impl Architecture {
-    const ALL: [(&str, Architecture); 6] = [
+    const ALL: [(&str, Architecture); 9] = [
         ("llama", Architecture::Llama),
         ("qwen2", Architecture::Qwen2),
         ("qwen3", Architecture::Qwen3),
+        ("gemma", Architecture::Gemma),
         ("gemma2", Architecture::Gemma2),
         ("gemma3", Architecture::Gemma3),
         ("phi3", Architecture::Phi3),
+        ("mistral3", Architecture::Mistral3),
+        ("smollm3", Architecture::SmolLm3),
     ];
 
     /// Whether rotation is of neighbouring elements; else of elements half a head apart.
     pub(super) fn interleaved(self) -> bool {
-        self == Architecture::Llama
+        matches!(self, Architecture::Llama | Architecture::Mistral3 | Architecture::SmolLm3)
+    }
+
+    /// Whether the embedding is multiplied by a factor and gates are gelus.
+    pub(super) fn is_gemma(self) -> bool {
+        self == Architecture::Gemma || self.normalizes_results()
     }
 
     /// Whether results of attention and of the gated product are normalized.
-    pub(super) fn is_gemma(self) -> bool {
+    pub(super) fn normalizes_results(self) -> bool {
         matches!(self, Architecture::Gemma2 | Architecture::Gemma3)
+    }
+
+    /// Whether queries and keys of layer `layer` are rotated.
+    pub(super) fn rotates(self, layer: usize) -> bool {
+        self != Architecture::SmolLm3 || layer % 4 != 3
     }
 }
 
@@ -71,13 +87,24 @@ pub(super) struct Settings {
     pub(super) softcaps: [f32; 2],
     /// Factor of the embedding.
     pub(super) embedding_scale: Option<f32>,
-    /// Keys that a query sees in layers with a window, and how many layers begin with the next one that has none.
-    pub(super) window: Option<(usize, usize)>,
+    /// Keys that a query sees in layers with a window.
+    pub(super) window: Option<usize>,
+    /// Whether each layer has one.
+    windowed: Vec<bool>,
+    /// What multiplies queries beyond some context.
+    pub(super) temperature: Option<Temperature>,
     /// Elements of a head that are rotated.
     pub(super) rotated: usize,
     pub(super) rope: RopeSettings,
     /// The base of the angles in layers with a window.
     pub(super) local_base: f64,
+}
+
+/// Queries are multiplied by `1 + scale * ln(1 + floor(position / context))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Temperature {
+    pub(super) scale: f64,
+    pub(super) context: usize,
 }
 
 /// How positions become angles.
@@ -228,13 +255,13 @@ impl Settings {
         let epsilon = e.need("attention.layer_norm_rms_epsilon", epsilon)? as f32;
         let rope = RopeSettings { base: e.positive("rope.freq_base")?.unwrap_or(1e4), scaling: scaling(&e)? };
         let gemma = architecture.is_gemma();
-        let window = match e.file.unsigned(&e.key("attention.sliding_window"))? {
-            Some(n @ 1..) if gemma => {
+        let (window, windowed) = match e.file.unsigned(&e.key("attention.sliding_window"))? {
+            Some(n @ 1..) if architecture.normalizes_results() => {
                 let period = if architecture == Architecture::Gemma2 { 2 } else { 6 };
-                Some((usize::try_from(n).unwrap_or(usize::MAX), period))
+                (Some(usize::try_from(n).unwrap_or(usize::MAX)), windowed(&e, layers, period)?)
             }
             // Others have it in their files and are computed without it, as llama.cpp does.
-            _ => None,
+            _ => (None, Vec::new()),
         };
         // The largest models divide by another size.
         let per_head = match (architecture, layers) {
@@ -250,6 +277,10 @@ impl Settings {
             _ => [0.0; 2],
         };
         let mut context = need("context_length")?;
+        let temperature = match architecture {
+            Architecture::Mistral3 => temperature(&e, context)?,
+            _ => None,
+        };
         if let Scaling::Long { context: trained, .. } = rope.scaling {
             context = context.min(trained);
         }
@@ -267,6 +298,8 @@ impl Settings {
             softcaps,
             embedding_scale: gemma.then(|| (hidden as f32).sqrt()),
             window,
+            windowed,
+            temperature: temperature.filter(|temperature| temperature.context < context),
             rotated,
             rope,
             local_base: match architecture {
@@ -278,9 +311,32 @@ impl Settings {
 
     /// Whether layer `layer` sees all keys.
     pub(super) fn sees_all(&self, layer: usize) -> bool {
-        let last = |period: usize| layer.checked_rem(period) == Some(period.saturating_sub(1));
-        self.window.is_none_or(|(_, period)| last(period))
+        self.window.is_none() || !self.windowed.get(layer).is_some_and(|windowed| *windowed)
     }
+}
+
+/// Which of the layers have a window: those that a file lists, or all but each last one of a period.
+fn windowed(e: &Entries<'_>, layers: usize, period: usize) -> Result<Vec<bool>, LoadError> {
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    if let Ok(Some(list)) = e.file.flags(&e.key(PATTERN)) {
+        if list.len() != layers {
+            return Err(e.wrong(PATTERN, format!("{layers} values"), list.len()));
+        }
+        return Ok(list.to_vec());
+    }
+    let period = e.file.unsigned(&e.key(PATTERN))?.map_or(Some(period), |n| usize::try_from(n).ok());
+    // A period of 0 has no last layer.
+    let last = |layer: usize| {
+        period.is_some_and(|period| layer.checked_rem(period) == Some(period.saturating_sub(1)))
+    };
+    Ok((0..layers).map(|layer| !last(layer)).collect())
+}
+
+/// What multiplies queries of a decoder that was made for `context` tokens.
+fn temperature(e: &Entries<'_>, context: usize) -> Result<Option<Temperature>, LoadError> {
+    let scale = e.float("attention.temperature_scale")?.unwrap_or(0.0);
+    let context = e.size("rope.scaling.original_context_length")?.unwrap_or(context);
+    Ok((scale != 0.0).then_some(Temperature { scale, context }))
 }
 
 fn scaling(e: &Entries<'_>) -> Result<Scaling, LoadError> {
@@ -303,9 +359,12 @@ fn scaling(e: &Entries<'_>) -> Result<Scaling, LoadError> {
         },
         Some("linear") => Ok(Scaling::Linear { factor: e.need(FACTOR, factor)? }),
         Some("yarn") => {
-            let context = e.size(ORIGINAL)?;
+            let (context, factor) = (e.size(ORIGINAL)?, e.need(FACTOR, factor)?);
+            // What is made of the logarithm of the factor is divided by the same with a weight of it.
+            let weight = e.float("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0).max(0.0);
+            let magnitude = magnitude / (1.0 + 0.1 * weight * factor.ln().max(0.0));
             Ok(Scaling::Yarn {
-                factor: e.need(FACTOR, factor)?,
+                factor,
                 context: e.need(ORIGINAL, context)? as f64,
                 fast: e.positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 slow: e.positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
