@@ -160,7 +160,7 @@ fn texts_are_split_as_llama_cpp_splits_them() {
     let file = dir.path().join("m.gguf");
     for (name, want) in want["tokens"].as_object().unwrap() {
         let to = [&(name.len() as u64).to_le_bytes()[..], name.as_bytes()].concat();
-        std::fs::write(&file, changed("phi4", b"\x06\0\0\0\0\0\0\0gpt-4o", &to)).unwrap();
+        std::fs::write(&file, moved("phi4", b"\x06\0\0\0\0\0\0\0gpt-4o", &to)).unwrap();
         let folder = ModelFolder::open(&file).unwrap();
         assert_eq!(folder.tokens(Prompt::Text(text)).unwrap(), tokens(want), "{name}");
     }
@@ -177,13 +177,7 @@ fn windows_are_listed_or_periodic() {
     let listed = |layers: &[u8]| {
         let count = (layers.len() as u64).to_le_bytes();
         let list = [&key[..], &kind(9), &kind(7), &count, layers].concat();
-        // The data begins where the metadata ends, at a multiple of 32 bytes: another entry's text keeps its place.
-        let name = b"\x04\0\0\0\0\0\0\0tiny";
-        let longer = 32 - (list.len() - period.len()) % 32 + 4;
-        let text = [&(longer as u64).to_le_bytes()[..], &vec![b'x'; longer]].concat();
-        let bytes = changed("gemma3_period", &period, &list);
-        let at = bytes.windows(name.len()).position(|part| part == name).unwrap();
-        [&bytes[..at], &text, &bytes[at + name.len()..]].concat()
+        moved("gemma3_period", &period, &list)
     };
     let open = |bytes: &[u8]| {
         let graph = load_gguf_bytes(bytes)?;
@@ -203,6 +197,15 @@ fn changed(name: &str, from: &[u8], to: &[u8]) -> Vec<u8> {
     let bytes = std::fs::read(path(name)).unwrap();
     let at = bytes.windows(from.len()).position(|part| part == from).unwrap();
     [&bytes[..at], to, &bytes[at + from.len()..]].concat()
+}
+
+/// As [`changed`], with a longer name of the model, so that data begin at a multiple of 32 bytes as before.
+fn moved(name: &str, from: &[u8], to: &[u8]) -> Vec<u8> {
+    let (bytes, title) = (changed(name, from, to), b"\x04\0\0\0\0\0\0\0tiny");
+    let at = bytes.windows(title.len()).position(|part| part == title).unwrap();
+    let len = 4 + (from.len() + 31 * to.len()) % 32;
+    let longer = [&(len as u64).to_le_bytes()[..], &vec![b'x'; len]].concat();
+    [&bytes[..at], &longer, &bytes[at + title.len()..]].concat()
 }
 
 #[test]
