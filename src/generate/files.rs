@@ -25,6 +25,19 @@ pub(super) fn read_text(path: &Path) -> Result<String, GenerateError> {
     Ok(text)
 }
 
+/// Checks that a model's folder is not one of its files.
+///
+/// # Errors
+/// [`GenerateError::Content`] names the folder.
+pub(super) fn check_folder(path: &Path) -> Result<(), GenerateError> {
+    if !path.is_file() {
+        return Ok(());
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let problem = format!("this is a file of a model's folder: give the folder {}", folder.display());
+    Err(GenerateError::Content { path: path.to_owned(), problem })
+}
+
 /// As [`read_text`]; nothing where there is no such file.
 ///
 /// # Errors

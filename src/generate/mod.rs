@@ -127,6 +127,7 @@ impl ModelFolder {
                 pages: None,
             });
         }
+        files::check_folder(folder)?;
         let config = Config::read(folder)?;
         let tokenizer = TextTokenizer::new(&config::tokenizer(folder)?)?;
         let template = config::chat_template(folder)?;

@@ -107,6 +107,15 @@ pub enum GraphError {
     },
 }
 
+/// What messages call a node: its name, or where it has none the first tensor that it makes.
+pub(crate) fn called(name: &str, first_output: Option<&str>) -> String {
+    match (name, first_output) {
+        ("", Some(output)) => format!("unnamed, makes {output}"),
+        ("", None) => "unnamed".to_owned(),
+        (name, _) => name.to_owned(),
+    }
+}
+
 /// Where a tensor comes from.
 #[derive(Clone, Debug)]
 pub enum Origin {
@@ -242,6 +251,12 @@ impl Graph {
     /// For a handle of another graph.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
+    }
+
+    /// What messages call `node`: its name, or what it makes where it has none.
+    pub(crate) fn called(&self, node: &Node) -> String {
+        let made = node.outputs.iter().flatten().next();
+        called(&node.name, made.and_then(|id| self.tensors.get(id.index())).map(|t| t.name.as_str()))
     }
 
     /// The input named `name`.

@@ -22,21 +22,19 @@ fn check_handles(graph: &Graph) -> Result<(), GraphError> {
             Err(GraphError::Unknown { what: "tensor", index: id.0 })
         }
     };
-    let produced = |id: TensorId, user: &str| {
+    let produced = |id: TensorId, user: &dyn Fn() -> String| {
         tensor_ok(id)?;
         match graph.tensor(id).origin {
             Origin::Node { node, .. } if node.index() >= graph.nodes.len() => {
-                Err(GraphError::Dangling { name: graph.tensor(id).name.clone(), user: user.to_owned() })
+                Err(GraphError::Dangling { name: graph.tensor(id).name.clone(), user: user() })
             }
-            Origin::Unmade => {
-                Err(GraphError::Dangling { name: graph.tensor(id).name.clone(), user: user.to_owned() })
-            }
+            Origin::Unmade => Err(GraphError::Dangling { name: graph.tensor(id).name.clone(), user: user() }),
             _ => Ok(()),
         }
     };
     for node in &graph.nodes {
         for &id in node.inputs.iter().flatten() {
-            produced(id, &node.name)?;
+            produced(id, &|| graph.called(node))?;
         }
         for &id in node.outputs.iter().flatten() {
             tensor_ok(id)?;
@@ -67,7 +65,7 @@ fn check_handles(graph: &Graph) -> Result<(), GraphError> {
     }
     let mut names = HashSet::new();
     for (name, id) in &graph.outputs {
-        produced(*id, "output")?;
+        produced(*id, &|| "output".to_owned())?;
         if !names.insert(name) {
             return Err(GraphError::Duplicate { what: "outputs", name: name.clone() });
         }
@@ -106,7 +104,7 @@ fn topological_order(graph: &Graph) -> Result<Vec<NodeId>, GraphError> {
         }
     }
     match waits.iter().position(|&w| w > 0) {
-        Some(stuck) => Err(GraphError::Cycle { node: graph.nodes[stuck].name.clone() }),
+        Some(stuck) => Err(GraphError::Cycle { node: graph.called(&graph.nodes[stuck]) }),
         None => Ok(order),
     }
 }

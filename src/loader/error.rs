@@ -22,7 +22,7 @@ pub enum ErrorLocation {
     JsonPointer(String),
     /// A node.
     Node {
-        /// Its name; empty where it has none.
+        /// Its name; where it has none, its number from 0 and its first output, in words.
         name: String,
         /// Its operator or function.
         op: String,
@@ -77,7 +77,7 @@ pub enum LoadErrorKind {
     #[error("the text is no JSON")]
     Json(#[source] serde_json::Error),
     /// The file ends too early.
-    #[error("{what} needs {needed} bytes, {left} are left")]
+    #[error("the file is cut short or damaged: {what} needs {needed} bytes, {left} are left")]
     Truncated {
         /// What was being read.
         what: &'static str,

@@ -177,6 +177,7 @@ const FOREIGN: &[(usize, &[u8], &str)] = &[
     (4, b"TFL3", "a TensorFlow Lite model; convert it to ONNX"),
     (0, b"\x7fELF", "a library or program; load the graph's JSON and its parameters"),
     (0, b"<", "XML or HTML"),
+    (0, b"version https://git-lfs.github.com/spec/", "a Git LFS pointer, not a model; run `git lfs pull`"),
 ];
 
 /// The model that `path` names, which may be a folder, and its format as its content tells it.
@@ -273,6 +274,7 @@ mod tests {
             (&b"\xb7\x9c\x04\x05"[..], "parameters only"),
             (b"PK\x03\x04....", "a ZIP archive"),
             (b"\x1c\0\0\0TFL3....", "TensorFlow Lite"),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "run `git lfs pull`"),
         ] {
             std::fs::write(&path, bytes).unwrap();
             let e = load(&path).unwrap_err().to_string();

@@ -135,15 +135,18 @@ pub(super) fn of_graph(graph: &Graph, format: &'static str) -> ModelSummary {
     let mut operators: Vec<OperatorCount> = operators
         .into_iter()
         .map(|(name, count)| {
-            let family = |f: &&ops::Family| f.ops.iter().any(|d| d.name == name);
+            let row = |f: &'static ops::Family| Some((f, f.ops.iter().find(|d| d.name == name)?));
+            let found = ops::FAMILIES.iter().find_map(row).map(|(family, def)| (family.name, def.gpu));
+            let blocks = || ops::ggml::OPERATORS.contains(&name).then_some(("ggml", true));
+            // What no family has is made by the loader.
+            let (family, device_kernels) = found.or_else(blocks).unwrap_or(("tvm", false));
             OperatorCount {
                 name: name.to_owned(),
                 domain: String::new(),
                 count,
-                // What is in the graph can run; what no family has is made by the loader.
-                family: Some(ops::FAMILIES.iter().find(family).map_or("tvm", |f| f.name)),
+                family: Some(family),
                 function: false,
-                device_kernels: ops::find("", name).is_some_and(|d| d.gpu),
+                device_kernels,
             }
         })
         .collect();

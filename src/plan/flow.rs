@@ -7,7 +7,7 @@ use super::images::ImageReport;
 use super::index::FlowIndex;
 use super::{PlanError, PlanOutcome};
 use crate::graph::{
-    Graph, GraphError, NodeId, Origin, StorageScope, Tensor, TensorId, TensorInfo, WEIGHT_BYTES,
+    Graph, GraphError, NodeId, Origin, StorageScope, Tensor, TensorId, TensorInfo, WEIGHT_BYTES, called,
 };
 use crate::kernel::{KernelError, NativeArg, NativeArgs};
 use crate::limits;
@@ -130,6 +130,11 @@ impl Flow {
         Fact { info: self.values[v].info.clone(), value: self.values[v].constant.clone() }
     }
 
+    /// What messages call `node`: its name, or what it makes where it has none.
+    pub(super) fn called(&self, node: &FlowNode) -> String {
+        called(&node.name, node.outputs.first().and_then(|&v| self.values.get(v)).map(|v| v.name.as_str()))
+    }
+
     /// Removes nodes whose outputs nothing reads, and renumbers control dependencies.
     pub fn drop_dead(&mut self) {
         let mut live = vec![false; self.values.len()];
@@ -206,10 +211,10 @@ impl Flow {
         let kernel = match node.op.cpu(&cx) {
             Ok(kernel) => kernel,
             Err(OpError::Unsupported { .. }) => return Ok(false),
-            Err(source) => return Err(node_error(&node.name, node.op.as_ref(), source)),
+            Err(source) => return Err(node_error(&self.called(node), node.op.as_ref(), source)),
         };
         let results = evaluate(node.op.as_ref(), &cx, &kernel).map_err(|source| PlanError::Fold {
-            node: node.name.clone(),
+            node: self.called(node),
             op: node.op.name(),
             source,
         })?;
@@ -303,7 +308,7 @@ pub fn specialize(
             NodeOutcome::Choose(then) => return Ok(PlanOutcome::Choose { node: n, then }),
             NodeOutcome::Wait { input } if walk.is_dynamic(n) => {
                 let node = graph.node(n);
-                return Ok(PlanOutcome::Dynamic { node: node.name.clone(), op: node.op.name(), input });
+                return Ok(PlanOutcome::Dynamic { node: graph.called(node), op: node.op.name(), input });
             }
             NodeOutcome::Wait { input } => return Ok(needs_values(graph, n, input)),
         }
@@ -398,7 +403,7 @@ impl<'g> Specializer<'g> {
                 let then = value.to_i64s().ok().and_then(|v| v.first().copied());
                 let then = then.ok_or_else(|| {
                     let source = cx.shape_error(0, "one bool");
-                    node_error(&node.name, node.op.as_ref(), source)
+                    node_error(&self.graph.called(node), node.op.as_ref(), source)
                 })?;
                 return Ok(NodeOutcome::Choose(then != 0));
             }
@@ -408,14 +413,14 @@ impl<'g> Specializer<'g> {
         let results = match node.op.host(&cx).transpose() {
             Ok(results) => results,
             Err(OpError::NeedsValue { input }) => return Ok(NodeOutcome::Wait { input }),
-            Err(source) => return Err(node_error(&node.name, node.op.as_ref(), source)),
+            Err(source) => return Err(node_error(&self.graph.called(node), node.op.as_ref(), source)),
         };
         let infos = match &results {
             Some(results) => results.iter().map(|t| t.info().clone()).collect(),
             None => match node.op.infer(&cx) {
                 Ok(infos) => infos,
                 Err(OpError::NeedsValue { input }) => return Ok(NodeOutcome::Wait { input }),
-                Err(source) => return Err(node_error(&node.name, node.op.as_ref(), source)),
+                Err(source) => return Err(node_error(&self.graph.called(node), node.op.as_ref(), source)),
             },
         };
         if infos.len() < node.outputs.len() {
@@ -424,7 +429,7 @@ impl<'g> Specializer<'g> {
                 found: node.outputs.len(),
                 expected: format!("at most {}", infos.len()),
             };
-            return Err(node_error(&node.name, node.op.as_ref(), source));
+            return Err(node_error(&self.graph.called(node), node.op.as_ref(), source));
         }
         let mut outputs = Vec::with_capacity(infos.len());
         for (o, info) in infos.into_iter().enumerate() {
@@ -535,7 +540,7 @@ fn needs_values(graph: &Graph, node: NodeId, input: usize) -> PlanOutcome<Flow> 
     }
     found.sort_unstable();
     PlanOutcome::NeedsValues {
-        node: graph.node(node).name.clone(),
+        node: graph.called(graph.node(node)),
         op: graph.node(node).op.name(),
         input,
         inputs: found,

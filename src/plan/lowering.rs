@@ -154,10 +154,10 @@ impl PlanCx<'_> {
                     let name = self.devices.get(device as usize).map_or("", |d| d.name.as_str());
                     reasons.push(format!("{name}: {what}"));
                 }
-                Err(source) => return Err(node_error(&node.name, node.op.as_ref(), source)),
+                Err(source) => return Err(node_error(&flow.called(node), node.op.as_ref(), source)),
             }
         }
-        Err(PlanError::NoKernel { node: node.name.clone(), op: node.op.name(), reason: reasons.join("; ") })
+        Err(PlanError::NoKernel { node: flow.called(node), op: node.op.name(), reason: reasons.join("; ") })
     }
 
     /// Number of commands of a node on `device`.

@@ -92,7 +92,7 @@ impl PlanCx<'_> {
         }
         if commands.iter().all(Option::is_none) {
             let reason = reasons.join("; ");
-            return Err(PlanError::NoKernel { node: node.name.clone(), op: node.op.name(), reason });
+            return Err(PlanError::NoKernel { node: flow.called(node), op: node.op.name(), reason });
         }
         Ok(UnplacedNode { alias: false, fixed, commands, cost: node.op.cost(&cx) })
     }

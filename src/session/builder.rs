@@ -91,7 +91,7 @@ impl Default for SessionBuilder {
 }
 
 impl SessionBuilder {
-    /// The model file: ONNX, or the graph JSON of TVM's graph executor next to its `.params`. The nodes of a graph
+    /// The model file: ONNX, GGUF, or the graph JSON of TVM's graph executor next to its `.params`. The nodes of a graph
     /// JSON run where its column `device_index` says ([`crate::loader::tvm::TvmGraph::place`]).
     pub fn model(mut self, path: impl Into<PathBuf>) -> Self {
         self.path = Some(path.into());

@@ -45,6 +45,25 @@ impl fmt::Display for Progress {
     }
 }
 
+/// A time in the largest unit of which it is a whole number, up to milliseconds.
+fn exact(time: Duration) -> String {
+    match time.as_nanos() {
+        nanos if nanos % 1_000_000 == 0 => format!("{} ms", nanos / 1_000_000),
+        nanos if nanos % 1_000 == 0 => format!("{} us", nanos / 1_000),
+        nanos => format!("{nanos} ns"),
+    }
+}
+
+/// The names that exist, in words.
+fn there_are(what: &str, known: &[String]) -> String {
+    let quoted: Vec<String> = known.iter().map(|name| format!("{name:?}")).collect();
+    if quoted.is_empty() {
+        format!("there are no {what}s")
+    } else {
+        format!("the {what}s are {}", quoted.join(", "))
+    }
+}
+
 /// Any failure of the library, by layer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -125,7 +144,7 @@ impl Error {
 #[non_exhaustive]
 pub enum SessionError {
     /// No input or output has this name.
-    #[error("there is no {what} {name:?}; there are {known:?}")]
+    #[error("there is no {what} {name:?}; {}", there_are(what, known))]
     Unknown {
         /// "input" or "output".
         what: &'static str,
@@ -262,7 +281,7 @@ pub enum SessionError {
     ForeignSemaphore,
     /// A run exceeded its time limit ([`RunOptions::time_limit`](crate::session::RunOptions::time_limit)). Its
     /// outputs are undefined; the session can run again.
-    #[error("the time limit of {} ms was up after {at}", limit.as_millis())]
+    #[error("the time limit of {} was up after {at}", exact(*limit))]
     TimeLimit {
         /// The limit.
         limit: Duration,

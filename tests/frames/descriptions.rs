@@ -132,9 +132,9 @@ fn names_and_memories_that_do_not_fit_are_refused() {
     let graph = || identity(DType::F32, &[1, 3, 8, 16]);
     let unknown = Session::builder().graph(graph()).device("cpu").frame_input("frame", spec.clone()).build();
     let error = unknown.unwrap_err().to_string();
-    assert_eq!(error, "there is no input \"frame\"; there are [\"image\"]");
+    assert_eq!(error, "there is no input \"frame\"; the inputs are \"image\"");
     let unknown = Session::builder().graph(graph()).device("cpu").frame_output("image", spec.clone()).build();
-    assert_eq!(unknown.unwrap_err().to_string(), "there is no output \"image\"; there are [\"result\"]");
+    assert_eq!(unknown.unwrap_err().to_string(), "there is no output \"image\"; the outputs are \"result\"");
     let twice = Session::builder().graph(graph()).device("cpu").frame_input("image", spec.clone());
     // The input is bytes now.
     let error = twice.frame_input("image", spec.clone()).build().unwrap_err();

@@ -10,6 +10,7 @@ use self::pooling::normalize;
 use self::settings::Settings;
 use super::config;
 use super::error::GenerateError;
+use super::files::check_folder;
 use super::input::IntInput;
 use super::text::TextTokenizer;
 use crate::graph::Tensor;
@@ -107,6 +108,7 @@ impl Embedder {
         session: impl FnOnce(SessionBuilder, &Path) -> Result<Session, E>,
     ) -> Result<Self, E> {
         let folder = folder.as_ref();
+        check_folder(folder)?;
         let settings = Settings::read(folder)?;
         let tokenizer = TextTokenizer::new(&config::tokenizer(folder)?)?;
         let session = session(Session::builder().model(&settings.graph), &settings.graph)?;

@@ -121,7 +121,7 @@ fn expand_nodes(
         };
         let is_newer = OF_NEWER.contains(&node.op_type.as_str());
         let mut parts = Parts { node: &node, opset: if is_newer { NEWER } else { opset }, nodes: Vec::new() };
-        compose(&mut parts).map_err(|kind| kind.at(ErrorLocation::node(&node.name, &node.op_type)))?;
+        compose(&mut parts).map_err(|kind| kind.at(ErrorLocation::node(&node.called(), &node.op_type)))?;
         if is_newer {
             let (call, function) = function_of(&node, parts.nodes, newer.len());
             all.push(call);
@@ -145,6 +145,7 @@ fn function_of(node: &NodeProto, nodes: Vec<NodeProto>, n: usize) -> (NodeProto,
     let (input, output, name) = (names(&node.input), names(&node.output), format!("{}/{n}", node.op_type));
     let call = NodeProto {
         name: node.name.clone(),
+        number: node.number,
         op_type: name.clone(),
         domain: node.domain.clone(),
         input: input.clone(),

@@ -324,7 +324,7 @@ impl<'m, 's> Importer<'m, 's> {
                 if is_constant(node) == constants {
                     self.count_node()?;
                     self.node(node, making, scope).map_err(|e| match e {
-                        Failure::Here(kind) => kind.at(ErrorLocation::node(&node.name, &node.op_type)),
+                        Failure::Here(kind) => kind.at(ErrorLocation::node(&node.called(), &node.op_type)),
                         Failure::Inside(e) => e,
                     })?;
                 }

@@ -35,7 +35,7 @@ use super::source::Source;
 use crate::graph::{Graph, Tensor};
 use crate::ops;
 use graph::Importer;
-use proto::{ModelProto, OperatorSetIdProto};
+use proto::{ModelProto, NodeProto, OperatorSetIdProto};
 use skeleton::{Message, skeleton};
 use store::Store;
 use tensor::decode_error;
@@ -133,6 +133,7 @@ fn load(
         );
     }
     let opsets = Opsets::of_model(&model)?;
+    number_nodes(&mut model);
     collected::rewrite(&mut model);
     composed::expand(&mut model, opsets.get("").unwrap_or(NEWEST_OPSET))?;
     let graph = model.graph.as_deref().ok_or_else(|| LoadErrorKind::missing("the graph"))?;
@@ -140,6 +141,19 @@ fn load(
     (store.used, store.map, store.source.map) = (used, map, map);
     store.give(&graph.initializer, values)?;
     Importer::new(&model, &opsets, store, find, progress)?.main_graph(graph)
+}
+
+/// Counts the nodes of the graph and of each function, before any is put in the place of others.
+fn number_nodes(model: &mut ModelProto) {
+    fn number(nodes: &mut [NodeProto]) {
+        for (number_of, node) in (0..).zip(nodes) {
+            node.number = number_of;
+            let graphs = node.attribute.iter_mut().filter_map(|attribute| attribute.g.as_mut());
+            graphs.for_each(|graph| number(&mut graph.node));
+        }
+    }
+    model.graph.iter_mut().for_each(|graph| number(&mut graph.node));
+    model.functions.iter_mut().for_each(|function| number(&mut function.node));
 }
 
 /// Which version of each domain's operators a model or function uses.

@@ -67,6 +67,20 @@ pub(crate) struct NodeProto {
     pub(crate) domain: String,
     #[prost(string, tag = "8")]
     pub(crate) overload: String,
+    /// Its place among the nodes of the file's graph or function, which the loader counts; no field of ONNX's.
+    #[prost(uint32, tag = "536870000")]
+    pub(crate) number: u32,
+}
+
+impl NodeProto {
+    /// What messages call it: its name, or its number and its first output where it has none.
+    pub(crate) fn called(&self) -> String {
+        match (self.name.as_str(), self.output.iter().find(|name| !name.is_empty())) {
+            ("", Some(output)) => format!("unnamed #{}, makes {output}", self.number),
+            ("", None) => format!("unnamed #{}", self.number),
+            (name, _) => name.to_owned(),
+        }
+    }
 }
 
 /// Values of `AttributeProto::type`.

@@ -136,6 +136,9 @@ impl Walk<'_, '_> {
                 let bytes = self.varint(end)?;
                 let stop = self.source.at().checked_add(bytes).filter(|stop| *stop <= end);
                 let Some(stop) = stop else {
+                    if end < self.source.len() {
+                        return Err(bad(start, "a field is longer than its message".to_owned()));
+                    }
                     let left = end.saturating_sub(self.source.at());
                     return Err(self.source.error(LoadErrorKind::Truncated {
                         what: "a field",
@@ -174,6 +177,9 @@ impl Walk<'_, '_> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             if self.source.at() >= end {
+                if end < self.source.len() {
+                    return Err(bad(start, "a number is longer than its message".to_owned()));
+                }
                 let kind = LoadErrorKind::Truncated { what: "a number", needed: 1, left: 0 };
                 return Err(self.source.error(kind));
             }

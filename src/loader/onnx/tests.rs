@@ -169,6 +169,16 @@ fn unknown_operators_are_named_with_their_opset() {
 }
 
 #[test]
+fn a_node_without_a_name_is_told_by_its_number_and_what_it_makes() {
+    let unnamed =
+        |op: &str, inputs: &[&str], to: &str| NodeProto { name: String::new(), ..node(op, inputs, &[to]) };
+    let foo = vec![node("Relu", &["x"], &["a"]), unnamed("Foo", &["a"], "y")];
+    fails(graph(&["x"], foo, &["y"]), "node \"unnamed #1, makes y\" (Foo): there is no operator");
+    let cycle = vec![unnamed("Add", &["x", "b"], "a"), unnamed("Relu", &["a"], "b")];
+    fails(graph(&["x"], cycle, &["b"]), "unnamed, makes ");
+}
+
+#[test]
 fn wrong_attributes_are_errors_and_unknown_ones_are_not() {
     let n = |a| vec![with(node("Relu", &["x"], &["y"]), [a])];
     assert!(load_graph(graph(&["x"], n(int_attr("surplus", 1)), &["y"])).is_ok());

@@ -10,6 +10,9 @@ mod rounded;
 #[cfg(test)]
 mod tests;
 
+/// Their names; all have device kernels.
+pub(crate) const OPERATORS: [&str; 3] = ["GatedBlocks", "GatherBlocks", "MatMulBlocks"];
+
 pub use blocks::{BlockType, Rows};
 pub use gated::GatedBlocks;
 pub use gather::GatherBlocks;

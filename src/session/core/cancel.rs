@@ -173,6 +173,12 @@ impl RunOptions {
     pub(in crate::session) fn may_end(&self) -> bool {
         self.time_limit.is_some() || self.cancel.is_some() || self.interrupt.is_some()
     }
+
+    /// Whether the token is cancelled, or the question of [`RunOptions::interrupt`] is answered so.
+    pub(in crate::session) fn is_cancelled(&self) -> bool {
+        let token = self.cancel.as_ref().is_some_and(CancelToken::is_cancelled);
+        token || self.interrupt.as_ref().is_some_and(|interrupt| (interrupt.0)())
+    }
 }
 
 /// Checks whether one run must end early.
@@ -209,9 +215,7 @@ impl Watch {
     /// # Errors
     /// [`SessionError::Cancelled`], [`SessionError::TimeLimit`]; `at` gives the progress.
     pub(in crate::session) fn check(&self, at: impl FnOnce() -> Progress) -> Result<(), Error> {
-        let RunOptions { cancel, interrupt, .. } = &self.options;
-        let cancelled = self.own.is_cancelled() || cancel.as_ref().is_some_and(CancelToken::is_cancelled);
-        if cancelled || interrupt.as_ref().is_some_and(|interrupt| (interrupt.0)()) {
+        if self.own.is_cancelled() || self.options.is_cancelled() {
             return Err(SessionError::Cancelled { at: at() }.into());
         }
         match self.options.time_limit {
@@ -263,6 +267,10 @@ mod tests {
         let late = Watch::new(RunOptions::new().time_limit(Duration::ZERO), CancelToken::new());
         let said = late.check(at).unwrap_err().to_string();
         assert_eq!(said, "the time limit of 0 ms was up after 3 of 12 operators");
+        for (nanos, told) in [(250_000_000, "250 ms"), (1_500_000, "1500 us"), (1, "1 ns")] {
+            let limit = SessionError::TimeLimit { limit: Duration::from_nanos(nanos), at: at() };
+            assert_eq!(limit.to_string(), format!("the time limit of {told} was up after 3 of 12 operators"));
+        }
         let interrupted = Watch::new(RunOptions::new().interrupt(|| true), CancelToken::new());
         assert!(
             interrupted.may_end() && interrupted.check(at).unwrap_err().to_string().contains("cancelled")

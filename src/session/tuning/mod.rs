@@ -22,6 +22,7 @@ use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::ops::{Asked, ChoiceKey, Choices};
 use crate::plan::{Assignment, Compiler, PlanOptions, PlanOutcome, TunableNode};
 use crate::session::core::SessionCore;
+use crate::session::core::cancel::RunOptions;
 use crate::session::core::device::Device;
 use crate::session::core::options::KernelChooser;
 use crate::session::error::Error;
@@ -89,12 +90,15 @@ impl Known {
     }
 }
 
-/// The time since something began.
-struct Since(Instant);
+/// The time since something began. Once the session's runs are cancelled, no time is left.
+struct Since<'a> {
+    began: Instant,
+    run: &'a RunOptions,
+}
 
-impl Clock for Since {
+impl Clock for Since<'_> {
     fn now(&self) -> Duration {
-        self.0.elapsed()
+        if self.run.is_cancelled() { Duration::MAX } else { self.began.elapsed() }
     }
 }
 
@@ -135,7 +139,8 @@ impl KernelTuner {
         let Some(entry) = core.devices.get(device) else { return Ok(()) };
         let mut known = lock(&self.devices);
         let Some(known) = known.get_mut(&device_key(info)) else { return Ok(()) };
-        let (mut report, clock) = (lock(&self.report), Since(Instant::now()));
+        let clock = Since { began: Instant::now(), run: &core.options.run };
+        let mut report = lock(&self.report);
         let mut left = lock(&self.left);
         let mut work = Work {
             entry,
@@ -156,7 +161,7 @@ impl KernelTuner {
         {
             work.report.not_kept += work.new.len();
         }
-        let took = work.clock.now();
+        let took = work.clock.began.elapsed();
         work.report.seconds += took.as_secs_f64();
         *left = left.saturating_sub(took);
         result
@@ -174,7 +179,7 @@ struct Work<'a> {
     /// What was measured now.
     new: Kept,
     report: &'a mut TuningReport,
-    clock: Since,
+    clock: Since<'a>,
     end: Duration,
 }
 
@@ -259,7 +264,8 @@ impl<'a> Work<'a> {
             *bench = runnable(made, &node.name)?.flatten();
         }
         let Some(bench) = bench else { return Ok(Decision::NotMeasurable) };
-        let soft = self.clock.now() + self.end.saturating_sub(self.clock.now()) / SHARE;
+        let now = self.clock.now();
+        let soft = now.saturating_add(self.end.saturating_sub(now) / SHARE);
         let wanted = (&asked.key, &asked.candidates[..]);
         let is_over = || self.clock.now() >= self.end;
         match bench.candidates(self.info, self.options, choices, wanted, is_over)? {

@@ -9,7 +9,7 @@ use crate::ops::ChoiceKey;
 pub struct TuningReport {
     /// Each choice that was measured, in the order in which that was done.
     pub measured: Vec<TunedChoice>,
-    /// What was left as it is because the time was over.
+    /// What was left as it is because the time was over, or the session's runs were cancelled.
     pub out_of_time: BTreeSet<ChoiceKey>,
     /// What cannot be measured: it takes too much memory or time, depends on elements, no other kernel runs,
     /// or the device was lost meanwhile.

@@ -15,7 +15,7 @@ use crate::ops::{Operator, WindowAttrs};
 use crate::plan::{Plan, PlanCache};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
-use crate::session::{Session, SessionBuilder, SubmissionLimit};
+use crate::session::{CancelToken, Session, SessionBuilder, SubmissionLimit};
 
 /// Convolutions of three kinds, products of many rows and of one, and a softmax.
 fn graph() -> Graph {
@@ -424,6 +424,20 @@ fn without_time_nothing_is_measured() {
     let report = session.tuning_report();
     assert!(report.measured.is_empty() && !report.out_of_time.is_empty(), "{report:#?}");
     assert_eq!(fs::read_dir(folder.path()).map_or(0, Iterator::count), 0, "nothing is kept");
+}
+
+#[test]
+fn a_cancelled_session_measures_nothing_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(builder) = builder("sim") else { return };
+    let builder = builder.tuning(Tuning::Within(Duration::from_secs(900))).tuning_folder(folder.path());
+    let token = CancelToken::new();
+    let session = builder.run_options(RunOptions::new().cancel(&token)).build().unwrap();
+    token.cancel();
+    session.plan(&infos()).unwrap();
+    let report = session.tuning_report();
+    assert!(report.measured.is_empty() && !report.out_of_time.is_empty(), "{report:#?}");
+    assert!(report.seconds < 900.0, "{}", report.seconds);
 }
 
 #[test]

@@ -80,6 +80,16 @@ pub enum DeviceError {
         /// The device's limit.
         limit: u64,
     },
+    /// More of something that the caller counts than there may be.
+    #[error("{asked} {what} are asked for, and there may be {limit} at most")]
+    TooMany {
+        /// What is counted.
+        what: &'static str,
+        /// How many are asked for.
+        asked: u64,
+        /// How many there may be.
+        limit: u64,
+    },
     /// Host memory was refused for import.
     #[error("the driver refused to import host memory (code {code})")]
     ImportRefused {

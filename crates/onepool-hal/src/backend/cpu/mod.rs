@@ -55,7 +55,7 @@ impl Driver for CpuDriver {
         let threads = if desc.threads == 0 { default_threads() } else { desc.threads };
         if threads > MAX_THREADS {
             let (asked, limit) = (threads as u64, MAX_THREADS as u64);
-            return Err(DeviceError::Limit { what: "a number of threads", asked, limit });
+            return Err(DeviceError::TooMany { what: "threads", asked, limit });
         }
         Ok(Arc::new(CpuContext::new(info(threads), threads, desc.wait)))
     }

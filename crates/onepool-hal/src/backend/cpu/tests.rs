@@ -287,6 +287,9 @@ fn the_memory_is_the_machines_and_nothing_larger_is_allocated() {
         };
         assert_eq!((asked, limit), (bytes, machine));
     }
+    let many = ContextDesc { threads: 100_000, ..ContextDesc::default() };
+    let error = CpuDriver.open(0, &many).err().unwrap().to_string();
+    assert!(error.starts_with("100000 threads are asked for, and there may be "), "{error}");
     let held = create(4096).unwrap();
     let error = create(machine).unwrap_err();
     assert!(matches!(error, crate::device::Error::Device(DeviceError::OutOfDeviceMemory { .. })), "{error}");
