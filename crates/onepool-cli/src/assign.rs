@@ -107,7 +107,7 @@ mod tests {
             let e = by_name("--input", "input", &texts, &ios(known)).unwrap_err().to_string();
             assert!(e.contains(what), "{e}");
         };
-        says(&["c=1"], &["a", "b"], "[\"a\", \"b\"]");
+        says(&["c=1"], &["a", "b"], "the inputs are \"a\", \"b\"");
         says(&["c=1"], &["a"], "\"c\"");
         says(&["1"], &["a", "b"], "say which one");
         says(&["a=1", "a=2"], &["a", "b"], "twice");

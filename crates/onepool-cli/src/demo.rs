@@ -31,7 +31,8 @@ static MODEL: &[u8] = include_bytes!("../models/denoise.onnx");
 pub(super) struct Args {
     /// The picture to filter (png or jpeg); without one, one is drawn and spoiled.
     picture: Option<PathBuf>,
-    /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; without it ONEPOOL_DEVICE, then `auto`.
+    /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; without it ONEPOOL_DEVICE, then a GPU, then
+    /// Vulkan in software, then the CPU.
     #[arg(long)]
     device: Option<String>,
     #[command(flatten)]
@@ -50,8 +51,8 @@ pub(super) struct Args {
     #[arg(long)]
     noise: Option<f32>,
     /// Runs of each way, of which medians are taken; by default 30 of dehaze and 5 of denoise.
-    #[arg(long)]
-    runs: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    runs: Option<u16>,
 }
 
 /// What the demo does to a picture.
@@ -78,7 +79,7 @@ impl Filter {
         }
     }
 
-    fn runs(self) -> usize {
+    fn runs(self) -> u16 {
         match self {
             Filter::Dehaze => 30,
             Filter::Denoise => 5,
@@ -149,14 +150,14 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let context = device(args)?;
     let info = context.info().clone();
     out.line(format!("device: {} ({}, {})", info.name, info.api, info.driver))?;
-    if info.api == "cpu" && args.device.is_none() {
-        out.line("no usable Vulkan device was found, so the demo runs on the CPU")?;
+    if info.native && !is_named(args) {
+        out.line("there is no usable GPU or Vulkan driver, so the demo runs on the CPU")?;
     }
     let (clean, before) = pictures(args, width, height)?;
     let graph = args.filter.graph(width, height)?;
     let session = stop::cancellable(Session::builder()).graph(graph).context(context).build()?;
     let value = Tensor::new([1, 3, height, width], &before.values).map_err(Error::from)?;
-    let runs = args.runs.unwrap_or(args.filter.runs()).clamp(1, 1000);
+    let runs = usize::from(args.runs.unwrap_or(args.filter.runs()));
     let bar = out.progress("filtering", Some(runs as u64 + 2));
     let (transfer, bound) = measure(&session, &value, runs, &|| bar.inc(1))?;
     drop(bar);
@@ -194,14 +195,22 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The device that was asked for; else Vulkan, be it in software, because the demo is about its memory.
+/// Whether a device was asked for.
+fn is_named(args: &Args) -> bool {
+    args.device.is_some() || std::env::var(DEVICE_VARIABLE).is_ok_and(|name| !name.trim().is_empty())
+}
+
+/// The device that was asked for; else a GPU, else Vulkan in software, because the demo is about its memory.
 fn device(args: &Args) -> Result<Context, CliError> {
-    let named = args.device.is_some() || std::env::var_os(DEVICE_VARIABLE).is_some();
     let desc = args.cache.desc()?;
-    if !named && let Ok(context) = open(Some("vulkan"), &desc) {
-        return Ok(context);
+    if is_named(args) {
+        return open(args.device.as_deref(), &desc);
     }
-    open(args.device.as_deref(), &desc)
+    let auto = open(Some("auto"), &desc)?;
+    if !auto.info().native {
+        return Ok(auto);
+    }
+    Ok(open(Some("vulkan"), &desc).unwrap_or(auto))
 }
 
 /// The clean picture, where it is known, and the one to filter.

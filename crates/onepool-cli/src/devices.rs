@@ -257,7 +257,8 @@ fn costs(report: &CostReport, memory: &MemoryModel, out: &mut Output) -> Result<
     let Some(times) = times else { return Ok(()) };
     let took = took_ms.map_or_else(|| "kept".to_owned(), |ms| format!("in {ms:.0} ms"));
     // Bytes in a nanosecond are gigabytes in a second.
-    let speed = |ns: f64| if ns > 0.0 { format!("{:.1} GB/s", 1.0 / ns) } else { "not measured".to_owned() };
+    let speed =
+        |ns: f64| if ns > 0.0 { format!("{:.1} GB/s", 1.0 / ns) } else { "an unmeasured speed".to_owned() };
     out.line(format_args!(
         "  measured  {took}: import {:.1} us and {} a MiB; kernels read own memory at {}, imported at {}; a copy of the CPU {}",
         times.import_ns / 1e3,

@@ -23,7 +23,7 @@ pub(super) struct Args {
     /// A text; may be given several times.
     #[arg(short, long, required_unless_present = "texts", value_name = "TEXT")]
     text: Vec<String>,
-    /// A file with a text in each line, after those of --text. Empty lines are none.
+    /// A file with a text in each line, after those of --text, or `-` for standard input. Empty lines are none.
     #[arg(long, value_name = "FILE")]
     texts: Option<PathBuf>,
     /// The name of a text that the model's settings put before each text, such as `query`.
@@ -64,11 +64,15 @@ struct Text {
 /// # Errors
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
+    let common = Common::new();
+    vectors(args, &common, out).map_err(|e| args.session.ended(&common, e))
+}
+
+fn vectors(args: &Args, common: &Common, out: &mut Output) -> Result<ExitCode, CliError> {
     let texts = given(&args.text, args.texts.as_ref())?;
     let file = args.out.as_deref().map(TensorFile::parse).transpose()?;
-    let common = Common::default();
     let embedder =
-        Embedder::open(&args.model, |builder, path| args.session.open_graph(builder, path, &common, out))?;
+        Embedder::open(&args.model, |builder, path| args.session.open_graph(builder, path, common, out))?;
     let mut options = EmbedOptions::default();
     (options.prompt, options.dims) = (args.prompt.clone(), args.dims);
     let made = embedder.embed(&texts.iter().map(String::as_str).collect::<Vec<_>>(), &options)?;

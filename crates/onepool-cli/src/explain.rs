@@ -16,6 +16,9 @@ use onepool::session::Profile;
 #[derive(Serialize)]
 pub(super) struct Explained<'a> {
     verdicts: Vec<Said<'a>>,
+    /// Inputs without a verdict, because their values were given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    by_value: Vec<ByValue>,
     #[serde(flatten)]
     plan: Planned<'a>,
 }
@@ -38,6 +41,27 @@ struct Said<'a> {
     sentence: String,
 }
 
+/// An input whose value is given when the plan is made.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ByValue {
+    tensor: String,
+    /// Bytes that the CPU copies, once.
+    bytes: u64,
+    /// The same in words.
+    sentence: String,
+}
+
+impl ByValue {
+    /// Of input `tensor`.
+    pub(super) fn new(tensor: &str, bytes: u64) -> Self {
+        let sentence = format!(
+            "{tensor}: given by value, {bytes} bytes: the CPU copies them once, before the runs, as so short an input may \
+             decide shapes"
+        );
+        ByValue { tensor: tensor.to_owned(), bytes, sentence }
+    }
+}
+
 #[derive(Serialize)]
 struct SegmentReport {
     device: u32,
@@ -52,11 +76,12 @@ impl<'a> Explained<'a> {
     /// What there is to say.
     pub(super) fn new(
         verdicts: impl Iterator<Item = &'a Verdict>,
+        by_value: Vec<ByValue>,
         plan: &'a Plan,
         devices: Vec<String>,
     ) -> Self {
         let verdicts = verdicts.map(|verdict| Said { verdict, sentence: verdict.to_string() }).collect();
-        Explained { verdicts, plan: Planned::new(plan, devices) }
+        Explained { verdicts, by_value, plan: Planned::new(plan, devices) }
     }
 }
 
@@ -108,16 +133,20 @@ impl Times {
     }
 }
 
-/// Prints how every bound tensor reaches the devices.
+/// Prints how every tensor reaches the devices: those that are bound, and inputs `by_value`.
 ///
 /// # Errors
 /// [`CliError::Stdout`].
 pub(super) fn verdicts<'a>(
     verdicts: impl Iterator<Item = &'a Verdict>,
+    by_value: &[ByValue],
     out: &mut Output,
 ) -> Result<(), CliError> {
     let verdicts: Vec<&Verdict> = verdicts.collect();
     out.line("\nmemory of inputs and outputs")?;
+    for input in by_value {
+        out.line(format_args!("  {}", input.sentence))?;
+    }
     for verdict in &verdicts {
         out.line(format_args!("  {verdict}"))?;
     }

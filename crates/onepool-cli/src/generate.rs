@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -17,7 +18,7 @@ use super::output::Output;
 use super::place::PlaceArgs;
 use super::precision::PrecisionArgs;
 use super::stop::StopArgs;
-use super::table::bytes;
+use super::table::{bytes, count};
 use super::tune::TuningArgs;
 use onepool::device::Context;
 use onepool::generate::{
@@ -36,7 +37,7 @@ pub(super) struct Args {
     /// The text to go on from; may be given several times.
     #[arg(short, long, required_unless_present = "prompts", value_name = "TEXT")]
     prompt: Vec<String>,
-    /// A file with a prompt in each line, after those of --prompt. Empty lines are none.
+    /// A file with a prompt in each line, after those of --prompt, or `-` for standard input. Empty lines are none.
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
     /// The most prompts that run at once. One that ends makes room for the next. With --lookup, --draft, --prompt-cache and an
@@ -104,10 +105,18 @@ pub(super) struct SessionArgs {
 }
 
 /// What the sessions of a command share, as one of them runs at a time.
-#[derive(Default)]
 pub(super) struct Common {
     arena: Arc<SharedArena>,
     table: OnceCell<Vec<Context>>,
+    /// When the command began.
+    began: Instant,
+}
+
+impl Common {
+    /// Of a command that begins now.
+    pub(super) fn new() -> Self {
+        Common { arena: Arc::default(), table: OnceCell::new(), began: Instant::now() }
+    }
 }
 
 impl SessionArgs {
@@ -147,10 +156,15 @@ impl SessionArgs {
         let (graph, _) = load_on(path, None, &apis, false, out)?;
         let _spinner = out.progress("preparing", None);
         let builder = builder.graph(graph).context_desc(desc.clone()).shared_arena(Arc::clone(&common.arena));
-        let builder = self.precision.apply(self.ending.apply(builder));
+        let builder = self.precision.apply(self.ending.apply_whole(builder, common.began));
         let builder = self.tuning.apply(builder, desc.cache_dir.clone());
         let builder = self.place.resolve(&table, desc.cache_dir)?.apply(builder);
         Ok(table.into_iter().fold(builder, |b, context| b.context(context)).build()?)
+    }
+
+    /// What a command failed with: `error`, unless its time was up.
+    pub(super) fn ended(&self, common: &Common, error: CliError) -> CliError {
+        self.ending.ended(common.began, error)
     }
 }
 
@@ -187,19 +201,19 @@ impl GrammarArgs {
 pub(super) struct SamplingArgs {
     /// 0 takes the most likely token, 1 each as often as it is likely, more the unlikely ones more often. Where the
     /// settings are greedy, any other option of sampling makes it 1.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Choose among so many of the most likely tokens; 0 is all.
     #[arg(long, value_name = "TOKENS")]
     top_k: Option<usize>,
     /// Choose among the most likely tokens that have this share of the probability together.
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Choose among tokens that have this share of the most likely one's probability.
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     min_p: Option<f32>,
     /// Makes tokens that were there less likely, above 1.
-    #[arg(long, value_name = "FACTOR")]
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
     repetition_penalty: Option<f32>,
     /// Another seed gives another text, the same one the same.
     #[arg(long, default_value_t = 0)]
@@ -356,6 +370,11 @@ impl Text {
         }
     }
 
+    /// Whether anything is known of it: a text that is cancelled before its first token has nothing to tell.
+    fn has_begun(&self) -> bool {
+        !self.tokens.is_empty() || self.finish != "cancelled"
+    }
+
     fn line(&self) -> String {
         let mut line = format!(
             "prompt: {} tokens, {:.1} tokens/s; text: {} tokens, {:.1} tokens/s; ended by {}; {:.0} ms to plan",
@@ -381,6 +400,11 @@ impl Text {
 /// # Errors
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
+    let common = Common::new();
+    texts(args, &common, out).map_err(|e| args.session.ended(&common, e))
+}
+
+fn texts(args: &Args, common: &Common, out: &mut Output) -> Result<ExitCode, CliError> {
     let folder = args.sampling.open(&args.model)?;
     let given = given(&args.prompt, args.prompts.as_ref())?;
     let chats: Vec<Vec<Message>> = given.iter().map(|text| messages(args, text)).collect();
@@ -399,23 +423,22 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let needed = needed.checked_next_multiple_of(256).unwrap_or(needed).min(folder.context());
     let grammar = args.grammar.read()?;
     let context = args.context.unwrap_or(needed);
-    let common = Common::default();
     let has_encoder = folder.encoder().is_some();
     let mut generator = match args.pages {
         Some(pages) => {
-            let session = args.session.open(&folder, &common, out)?;
+            let session = args.session.open(&folder, common, out)?;
             let _spinner = out.progress("planning", None);
             let pool = PagePool::new(&folder, &session, &PageOptions::new(pages as usize))?;
             Generator::with_pages(folder, session, Some(context), &pool)?
         }
         None => Generator::open(folder, Some(context), |builder, path| {
-            args.session.open_graph(builder, path, &common, out)
+            args.session.open_graph(builder, path, common, out)
         })?,
     };
     let device = generator.session().devices().next().map(|d| d.name.clone()).unwrap_or_default();
     if let Some(draft) = &args.draft {
         let folder = ModelFolder::open(draft)?;
-        let session = args.session.open(&folder, &common, out)?;
+        let session = args.session.open(&folder, common, out)?;
         let context = context.min(folder.context());
         let draft = Generator::new(folder, session, Some(context))?;
         generator = generator.with_draft(draft, usize::from(args.draft_tokens))?;
@@ -461,6 +484,10 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         }
     }
     let is_cancelled = texts.iter().any(|text| text.finish == "cancelled");
+    let without = given.len() - texts.iter().filter(|text| text.has_begun()).count();
+    if is_cancelled && without > 0 {
+        note(out, &format!("no text for {}", count(without, "prompt")));
+    }
     out.json(&Report {
         model: args.model.display().to_string(),
         device,
@@ -474,18 +501,23 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     if is_cancelled { Err(CliError::Interrupted) } else { Ok(ExitCode::SUCCESS) }
 }
 
-/// Texts of options, then those of a file with one in each line.
+/// Texts of options, then those of a file with one in each line, or of standard input where the file is `-`.
 ///
 /// # Errors
 /// [`CliError`] for a file that cannot be read, and for no text at all.
 pub(super) fn given(options: &[String], file: Option<&PathBuf>) -> Result<Vec<String>, CliError> {
     let mut given = options.to_vec();
-    if let Some(path) = file {
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|source| GenerateError::Read { path: path.clone(), source })?;
-        given.extend(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned));
+    let Some(path) = file else { return Ok(given) };
+    let is_input = path.as_os_str() == "-";
+    let text =
+        if is_input { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
+    let text = text.map_err(|source| GenerateError::Read { path: path.clone(), source })?;
+    given.extend(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned));
+    if given.is_empty() {
+        let name = if is_input { "standard input".to_owned() } else { path.display().to_string() };
+        return Err(CliError::usage(format!("{name} has no text: give one in each line")));
     }
-    if given.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(given) }
+    Ok(given)
 }
 
 /// Makes the texts of prompts, at most `batch` at once; one that ends makes room for the next. The first is printed as it
@@ -521,14 +553,16 @@ fn in_turns(
             && let Some(done) = made.remove(id)
         {
             let at = texts.len();
-            if at > 0 {
-                out.line("")?;
-                out.piece(&done.text)?;
-            }
-            out.line("")?;
-            out.flush()?;
             let text = Text::new(all[at].0, &done);
-            note(out, &text.line());
+            if text.has_begun() {
+                if at > 0 {
+                    out.line("")?;
+                    out.piece(&done.text)?;
+                }
+                out.line("")?;
+                out.flush()?;
+                note(out, &text.line());
+            }
             texts.push(text);
         }
     }
@@ -564,14 +598,16 @@ fn together(
     written?;
     let mut texts = Vec::new();
     for (i, (made, (prompt, _))) in all.iter().zip(group).enumerate() {
-        if i > 0 {
-            out.line("")?;
-            out.piece(&made.text)?;
-        }
-        out.line("")?;
-        out.flush()?;
         let text = Text::new(prompt, made);
-        note(out, &text.line());
+        if text.has_begun() {
+            if i > 0 {
+                out.line("")?;
+                out.piece(&made.text)?;
+            }
+            out.line("")?;
+            out.flush()?;
+            note(out, &text.line());
+        }
         texts.push(text);
     }
     Ok(texts)

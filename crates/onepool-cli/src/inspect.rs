@@ -75,8 +75,8 @@ struct Report<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// [`CliError::Library`] for a file that is no model, [`CliError::Usage`] for shapes that do not fit. What
-/// is not supported is shown and no error.
+/// [`CliError::Library`] for a file that is no model and, after what there is to show, for a model that cannot be loaded
+/// or planned; [`CliError::Usage`] for shapes that do not fit. Sizes that are not given are no error.
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let options = PlanOptions { passes: args.passes.selection()?, ..PlanOptions::default() };
     let summary = loader::summarize(&args.model, args.params.as_deref())?;
@@ -84,10 +84,16 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         summary.operators.iter().filter(|o| !o.is_known()).map(|o| qualified(&o.domain, &o.name)).collect();
     let table = table(args)?;
     let apis: Vec<&str> = table.iter().map(|d| d.api).collect();
-    let (plan, not_planned, devices) = match load_on(&args.model, args.params.as_deref(), &apis, true, out) {
-        Ok((graph, moved)) => planned(args, graph, moved, table, &options)?,
-        // The file is a model, and something in it is wrong or not supported.
-        Err(e) => (None, Some(chain(&e)), Vec::new()),
+    let Planning { plan, devices, none } =
+        match load_on(&args.model, args.params.as_deref(), &apis, true, out) {
+            Ok((graph, moved)) => planned(args, graph, moved, table, &options)?,
+            // The file is a model, and something in it is wrong or not supported.
+            Err(e) => NotPlanned::Failed(e.into()).into(),
+        };
+    let not_planned = none.as_ref().map(NotPlanned::reason);
+    let ends = match none {
+        Some(NotPlanned::Failed(e)) => Err(e),
+        Some(NotPlanned::Open(_)) | None => Ok(ExitCode::SUCCESS),
     };
     if out.is_json() {
         out.json(&Report {
@@ -98,7 +104,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
             not_planned,
             passes: plan.as_ref().filter(|_| args.passes.passes).map(|p| p.report.passes.as_slice()),
         })?;
-        return Ok(ExitCode::SUCCESS);
+        return ends;
     }
     describe(args, &summary, out)?;
     if !unsupported.is_empty() {
@@ -119,7 +125,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     if let Some(reason) = not_planned {
         out.line(format_args!("\nnot planned: {reason}"))?;
     }
-    Ok(ExitCode::SUCCESS)
+    ends
 }
 
 fn qualified(domain: &str, name: &str) -> String {
@@ -212,7 +218,35 @@ fn table(args: &Args) -> Result<Vec<DeviceInfo>, CliError> {
     Ok(table)
 }
 
-type PlanOrReason = (Option<Plan>, Option<String>, Vec<String>);
+/// A plan and the names of its devices, or why there is none.
+struct Planning {
+    plan: Option<Plan>,
+    devices: Vec<String>,
+    none: Option<NotPlanned>,
+}
+
+/// Why there is no plan.
+enum NotPlanned {
+    /// More must be known first, which is no failure.
+    Open(String),
+    /// The model is broken or not supported.
+    Failed(CliError),
+}
+
+impl NotPlanned {
+    fn reason(&self) -> String {
+        match self {
+            NotPlanned::Open(reason) => reason.clone(),
+            NotPlanned::Failed(e) => chain(e),
+        }
+    }
+}
+
+impl From<NotPlanned> for Planning {
+    fn from(none: NotPlanned) -> Self {
+        Planning { plan: None, devices: Vec::new(), none: Some(none) }
+    }
+}
 
 fn planned(
     args: &Args,
@@ -220,7 +254,7 @@ fn planned(
     moved: Vec<String>,
     table: Vec<DeviceInfo>,
     options: &PlanOptions,
-) -> Result<PlanOrReason, CliError> {
+) -> Result<Planning, CliError> {
     let ios: Vec<IoInfo> = graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect();
     let given = assign::by_name("--shape", "input", &args.shape, &ios)?;
     let sizes = dims(&args.dim, &ios)?;
@@ -238,7 +272,7 @@ fn planned(
     }
     if !open.is_empty() {
         let reason = format!("the shapes of inputs are open: {}; give --shape or --dim", open.join(", "));
-        return Ok((None, Some(reason), Vec::new()));
+        return Ok(NotPlanned::Open(reason).into());
     }
     // How a driver lays out images is known only once its device is open.
     let images = graph.tensors().iter().any(|t| t.scope != StorageScope::Buffer);
@@ -251,11 +285,11 @@ fn planned(
     let names = devices.iter().map(selector).collect();
     match plan {
         Ok(outcome) => match outcome.plan() {
-            Ok(plan) => Ok((Some(plan), None, names)),
+            Ok(plan) => Ok(Planning { plan: Some(plan), devices: names, none: None }),
             // It runs in stages, or with values that are not given here.
-            Err(e) => Ok((None, Some(chain(&e)), names)),
+            Err(e) => Ok(NotPlanned::Open(chain(&e)).into()),
         },
-        Err(e) if error::is_unsupported(&e) => Ok((None, Some(chain(&e)), names)),
+        Err(e) if error::is_unsupported(&e) => Ok(NotPlanned::Failed(e.into()).into()),
         Err(e) => Err(e.into()),
     }
 }

@@ -51,7 +51,8 @@ struct Cli {
     /// Print JSON instead of tables.
     #[arg(long, global = true)]
     json: bool,
-    /// Say more; twice and three times also show what the library logs (RUST_LOG decides before this).
+    /// Say more. Twice also shows what the library logs as information, three times what is for debugging, four times
+    /// all of it; warnings are always shown, but for `verify`. RUST_LOG decides before this.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
     #[command(subcommand)]
@@ -81,7 +82,7 @@ enum Command {
     /// Measure transfers or a model.
     #[command(subcommand)]
     Bench(bench::Command),
-    /// Denoise a picture in place and show what was saved.
+    /// Take the haze or the noise out of a picture in place, and show what that saved.
     Demo(demo::Args),
     /// Print the script that completes the program's arguments in a shell.
     Completions(packaging::CompletionsArgs),

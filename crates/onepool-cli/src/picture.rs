@@ -25,13 +25,13 @@ pub(super) struct PictureOptions {
     #[arg(long, value_enum, default_value_t)]
     pub(super) layout: LayoutChoice,
     /// What a pixel's 0 to 255 is multiplied with; by default 1/255 for tensors of floats, 1 for integers.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, value_parser = factor)]
     pub(super) scale: Option<f32>,
     /// Subtracted from each channel after scaling, one value or one for each channel.
-    #[arg(long, value_delimiter = ',', allow_negative_numbers = true)]
+    #[arg(long, value_delimiter = ',', allow_negative_numbers = true, value_parser = finite)]
     pub(super) mean: Vec<f32>,
     /// Each channel is divided by it after the mean was subtracted, one value or one for each channel.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', allow_negative_numbers = true, value_parser = factor)]
     pub(super) std: Vec<f32>,
     /// The tensor's channels are blue, green, red.
     #[arg(long)]
@@ -39,6 +39,15 @@ pub(super) struct PictureOptions {
     /// What happens to a picture of another size than the model's.
     #[arg(long, value_enum, default_value_t)]
     pub(super) fit: Fit,
+}
+
+fn finite(text: &str) -> Result<f32, String> {
+    let number = text.parse::<f32>().ok().filter(|n| n.is_finite());
+    number.ok_or_else(|| "expected a finite number".to_owned())
+}
+
+fn factor(text: &str) -> Result<f32, String> {
+    finite(text).ok().filter(|n| *n != 0.0).ok_or_else(|| "expected a finite number that is not 0".to_owned())
 }
 
 /// Where the channels are.
@@ -311,9 +320,6 @@ impl Scaling {
         let scale = options.scale.unwrap_or(default_scale(dtype));
         let mean = per_channel("--mean", &options.mean, 0.0)?;
         let std = per_channel("--std", &options.std, 1.0)?;
-        if std.contains(&0.0) {
-            return Err(CliError::usage("--std must not be 0"));
-        }
         let channels = mean.iter().zip(&std).map(|(m, s)| (scale / s, -m / s)).collect();
         Ok(Scaling { channels, bgr: options.bgr })
     }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::assign;
 use super::error::CliError;
-use super::explain::{self, Explained, Times};
+use super::explain::{self, ByValue, Explained, Times};
 use super::inspect::{dims, fitting, named};
 use super::open::{CacheArgs, load_on, may_decide, open_table, selector};
 use super::output::Output;
@@ -33,7 +33,7 @@ use onepool::shape::SymShape;
 /// Arguments of `onepool run`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model: an ONNX file, the graph JSON of TVM, or a folder with one of them.
+    /// The model: an ONNX file, a GGUF file, the graph JSON of TVM, or a folder with one of them.
     model: PathBuf,
     /// The parameters of a TVM graph, where they are not next to it.
     #[arg(long, value_name = "FILE")]
@@ -159,8 +159,9 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let files = output_files(args, &session)?;
     let given = inputs(args, &session, out)?;
     let (mut wanted, mut binding) = bind(args, &session, &given)?;
+    let by_value = by_value(args, &session, &given);
     if args.explain {
-        explain::verdicts(binding.verdicts(), out)?;
+        explain::verdicts(binding.verdicts(), &by_value, out)?;
         explain::plan(binding.plan(), &devices, out.verbose() > 0, out)?;
         out.line("")?;
     }
@@ -207,8 +208,9 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         file,
     };
     let mut stages = Vec::new();
-    for stage in binding.stages().filter(|_| args.explain) {
-        stages.push(Explained::new(stage.verdicts(), stage.plan(), devices.clone()));
+    for (at, stage) in binding.stages().enumerate().filter(|_| args.explain) {
+        let by_value = if at == 0 { by_value.clone() } else { Vec::new() };
+        stages.push(Explained::new(stage.verdicts(), by_value, stage.plan(), devices.clone()));
     }
     let later = stages.split_off(stages.len().min(1));
     let names = session.inputs();
@@ -326,12 +328,23 @@ fn bind(
     Ok((wanted, builder.strict(args.strict).build()?))
 }
 
+/// Whether an input is not bound in place.
+fn is_by_value(args: &Args, given: &Given) -> bool {
+    !args.strict && may_decide(&given.info)
+}
+
+fn by_value(args: &Args, session: &Session, given: &[Given]) -> Vec<ByValue> {
+    let ios = session.inputs();
+    let given = given.iter().filter(|g| is_by_value(args, g));
+    given.map(|g| ByValue::new(&ios[g.at].name, g.info.bytes() as u64)).collect()
+}
+
 fn bind_inputs(args: &Args, session: &Session, given: &[Given]) -> Result<BindingBuilder<'static>, CliError> {
     let ios = session.inputs();
     let mut builder = session.bind();
     for g in given {
         let name = &ios[g.at].name;
-        let memory = if !args.strict && may_decide(&g.info) {
+        let memory = if is_by_value(args, g) {
             Memory::value(Tensor::from_bytes(g.info.clone(), &g.region.read()?)?)
         } else {
             Memory::region(&g.region).shape(g.info.shape.clone())

@@ -3,9 +3,9 @@
 use std::io::Write as _;
 use std::process;
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::error::INTERRUPTED;
+use super::error::{CliError, INTERRUPTED};
 use onepool::session::{CancelToken, RunOptions, SessionBuilder, SubmissionLimit};
 
 /// Cancelled by Ctrl-C.
@@ -18,7 +18,8 @@ pub(super) struct StopArgs {
     /// devices that may drive one, `off`, or a number for every device. Without it ONEPOOL_SUBMISSION_LIMIT, then `auto`.
     #[arg(long, value_name = "MS")]
     submission_limit: Option<SubmissionLimit>,
-    /// Seconds after which a run is given up.
+    /// Seconds after which a run is given up. `generate`, `embed` and `bench generate` are given up as a whole, at the
+    /// next token or group of texts; what is printed by then stays.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     time_limit: Option<Duration>,
 }
@@ -36,10 +37,31 @@ impl StopArgs {
         if let Some(limit) = self.time_limit {
             run = run.time_limit(limit);
         }
-        let builder = builder.run_options(run);
+        self.limited(builder.run_options(run))
+    }
+
+    /// The same for a command of many runs that began at `began`: the time limit is that of all of them.
+    pub(super) fn apply_whole(&self, builder: SessionBuilder, began: Instant) -> SessionBuilder {
+        let mut run = RunOptions::new().cancel(&CTRL_C);
+        if let Some(limit) = self.time_limit {
+            run = run.interrupt(move || began.elapsed() >= limit);
+        }
+        self.limited(builder.run_options(run))
+    }
+
+    fn limited(&self, builder: SessionBuilder) -> SessionBuilder {
         match self.submission_limit {
             Some(limit) => builder.submission_limit(limit),
             None => builder,
+        }
+    }
+
+    /// What a command of [`StopArgs::apply_whole`] failed with: `error`, unless its time was up.
+    pub(super) fn ended(&self, began: Instant, error: CliError) -> CliError {
+        let is_cancelled = error.exit_code() == Some(INTERRUPTED) && !is_pressed();
+        match self.time_limit.filter(|limit| is_cancelled && began.elapsed() >= *limit) {
+            Some(limit) => CliError::Failed(format!("the time limit of {} s was up", limit.as_secs_f64())),
+            None => error,
         }
     }
 }
@@ -77,6 +99,17 @@ pub(super) fn watch() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_whose_time_is_up_is_not_interrupted() {
+        let limit = StopArgs { time_limit: Some(Duration::from_nanos(1)), ..StopArgs::default() };
+        let began = Instant::now();
+        std::thread::sleep(Duration::from_millis(1));
+        let said = limit.ended(began, CliError::Interrupted).to_string();
+        assert_eq!(said, "the time limit of 0.000000001 s was up");
+        assert!(matches!(limit.ended(began, CliError::usage("x")), CliError::Usage(_)));
+        assert!(matches!(StopArgs::default().ended(began, CliError::Interrupted), CliError::Interrupted));
+    }
 
     #[test]
     fn times_are_told_in_seconds() {

@@ -13,6 +13,7 @@ use super::open::{CacheArgs, load_on, open_table, selector};
 use super::output::Output;
 use super::place::cache_folder;
 use super::precision::PrecisionArgs;
+use super::stop;
 use super::table::{Table, count, time};
 use onepool::dtype::DType;
 use onepool::graph::TensorInfo;
@@ -101,7 +102,7 @@ struct Report<'a> {
 ///
 /// # Errors
 /// [`CliError::Usage`] for shapes that do not fit or a device whose kernels are functions of the processor,
-/// [`CliError::Library`].
+/// [`CliError::Library`]; [`CliError::Interrupted`] once what was measured is kept and printed.
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let desc = args.cache.desc()?;
     let folder = desc.cache_dir.clone().or_else(cache_folder);
@@ -115,7 +116,8 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     }
     let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
     let (graph, moved) = load_on(&args.model, args.params.as_deref(), &apis, true, out)?;
-    let mut builder = Session::builder().graph(graph).foreign_nodes(moved).context_desc(desc);
+    let mut builder =
+        stop::cancellable(Session::builder()).graph(graph).foreign_nodes(moved).context_desc(desc);
     builder = args.precision.apply(builder).tuning(Tuning::Within(args.budget));
     if let Some(folder) = &folder {
         builder = builder.tuning_folder(folder);
@@ -138,7 +140,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         after_ns,
         report: &report,
     })?;
-    Ok(ExitCode::SUCCESS)
+    if stop::is_pressed() { Err(CliError::Interrupted) } else { Ok(ExitCode::SUCCESS) }
 }
 
 /// Types and shapes of all inputs.
@@ -192,7 +194,8 @@ fn describe(report: &TuningReport, folder: Option<&str>, out: &mut Output) -> Re
     ))?;
     if !report.out_of_time.is_empty() {
         let left = count(report.out_of_time.len(), "choice");
-        out.line(format_args!("the time was over before {left} or more: another call goes on"))?;
+        let why = if stop::is_pressed() { "it was interrupted" } else { "the time was over" };
+        out.line(format_args!("{why} before {left} or more: another call goes on"))?;
     }
     if out.verbose() > 0 {
         for key in &report.not_measured {

@@ -37,8 +37,8 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 8, 24])]
     sizes: Vec<u32>,
     /// Runs of each way for each size.
-    #[arg(long, default_value_t = 25)]
-    runs: usize,
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    runs: u32,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     if let Some(size) = args.sizes.iter().find(|s| !(1..=256).contains(*s)) {
         return Err(CliError::usage(format!("a size of {size} MiB, expected 1 to 256")));
     }
-    let runs = args.runs.clamp(1, 10_000);
+    let runs = args.runs as usize;
     let page = args.report.wanted(out)?;
     let desc = args.cache.desc()?;
     let table = [open(args.device.as_deref(), &desc)?, open(Some("cpu"), &desc)?];

@@ -84,12 +84,17 @@ impl Rate {
 /// # Errors
 /// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
+    let common = Common::new();
+    rates(args, &common, out).map_err(|e| args.session.ended(&common, e))
+}
+
+fn rates(args: &Args, common: &Common, out: &mut Output) -> Result<ExitCode, CliError> {
     let folder = args.sampling.open(&args.model)?;
     let sampling = args.sampling.over(folder.sampling());
     sampling.check()?;
     let (count, max_tokens) = (args.prompt_tokens as usize, args.max_tokens as usize);
     let context = args.context.unwrap_or((count + max_tokens + 1).min(folder.context()));
-    let session = args.session.open(&folder, &Common::default(), out)?;
+    let session = args.session.open(&folder, common, out)?;
     let device = session.devices().next().map(|d| d.name.clone()).unwrap_or_default();
     let mut generator = Generator::new(folder, session, Some(context))?;
     let options = GenerateOptions {
@@ -105,6 +110,9 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let bar = out.progress("measuring", Some(u64::from(args.runs) + 1));
     for run in 0..=args.runs {
         let made = generator.generate(Prompt::Tokens(&tokens), &options, |_| ControlFlow::Continue(()))?;
+        if made.finish == Finish::Cancelled {
+            return Err(CliError::Interrupted);
+        }
         if made.finish != Finish::Length {
             let what = format!("the text ended after {} tokens: {:?}", made.tokens.len(), made.finish);
             return Err(CliError::Failed(what));

@@ -40,8 +40,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     cache: CacheArgs,
     /// How many runs of each way the medians are of.
-    #[arg(long, default_value_t = 20)]
-    runs: usize,
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    runs: u32,
     /// Print `ready`, then for every line on standard input, `value` or `bound`, make one run that way and print its
     /// milliseconds.
     #[arg(long, conflicts_with = "report")]
@@ -159,7 +159,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     if args.serve {
         return serve(&mut ways, out);
     }
-    let runs = args.runs.clamp(1, 1 << 16);
+    let runs = args.runs as usize;
     let mut times: [Vec<f64>; 5] = Default::default();
     // The first rounds touch pages.
     for run in 0..runs + 2 {

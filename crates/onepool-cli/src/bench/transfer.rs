@@ -33,8 +33,8 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = [1, 6, 24, 96])]
     sizes: Vec<u32>,
     /// Runs of each way for each size; by default 15 to 60, fewer for larger sizes.
-    #[arg(long)]
-    runs: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    runs: Option<u32>,
     /// Where to write a plot (svg).
     #[arg(long)]
     plot: Option<PathBuf>,
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     }
     let page = args.report.wanted(out)?;
     let context = open(args.device.as_deref(), &args.cache.desc()?)?;
-    let runs_for = |mib: u32| args.runs.unwrap_or((360 / mib as usize).clamp(15, 60)).clamp(1, 100_000);
+    let runs_for = |mib: u32| args.runs.unwrap_or((360 / mib).clamp(15, 60)) as usize;
     let total: usize = args.sizes.iter().map(|&mib| runs_for(mib) + 2).sum();
     let bar = out.progress("measuring", Some(total as u64));
     let mut rows = Vec::new();

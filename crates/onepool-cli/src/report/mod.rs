@@ -28,7 +28,7 @@ use onepool::session::Session;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct ReportArgs {
     /// Write a page for a browser: timeline, memory, copies, speeds. Where the file is a report already, the page
-    /// shows what changed.
+    /// shows what changed. No other file is written over.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// The report to compare with, in place of the one in the file that --report names.
@@ -47,9 +47,16 @@ impl ReportArgs {
     /// What is asked for; an earlier report is read before anything runs.
     ///
     /// # Errors
-    /// Those of reading `--against`. A file in the report's own place that is no report is said to be none.
+    /// Those of reading `--against`; [`CliError::Usage`] for a file in the report's own place that is no report. A report
+    /// of another version is said to be one.
     pub(super) fn wanted(&self, out: &mut Output) -> Result<Option<Wanted>, CliError> {
         let Some(path) = self.report.clone() else { return Ok(None) };
+        if !page::may_be_replaced(&path)? {
+            return Err(CliError::usage(format!(
+                "--report {}: this file is no report, so it is not written over; name another one, or remove it",
+                path.display()
+            )));
+        }
         let before = match &self.against {
             Some(against) => Some((against.clone(), page::read(against)?)),
             None if path.exists() => match page::read(&path) {

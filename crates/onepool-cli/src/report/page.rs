@@ -217,6 +217,27 @@ pub(super) fn read(path: &Path) -> Result<Report, CliError> {
     serde_json::from_str(json).map_err(|e| content(format!("its report is damaged: {e}")))
 }
 
+/// Whether a report may be written to `path`: there is none but a report, an empty file, or what is no regular file.
+///
+/// # Errors
+/// [`CliError::File`].
+pub(super) fn may_be_replaced(path: &Path) -> Result<bool, CliError> {
+    let file = |e| CliError::file("read", path, e);
+    let found = match std::fs::metadata(path) {
+        Ok(found) => found,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(true),
+        Err(e) => return Err(file(e)),
+    };
+    if found.is_dir() || found.len() > MAX_BYTES {
+        return Ok(false);
+    }
+    if !found.is_file() || found.len() == 0 {
+        return Ok(true);
+    }
+    let text = std::fs::read(path).map_err(file)?;
+    Ok(String::from_utf8_lossy(&text).contains(CARRIED.0))
+}
+
 fn tiles(report: &Report) -> Vec<Tile> {
     let mut tiles = Vec::new();
     let mut tile = |value: String, what: String| tiles.push(Tile { value, what });

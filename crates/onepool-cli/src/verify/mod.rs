@@ -59,10 +59,10 @@ pub(super) struct Args {
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
     /// Relative tolerance of floats, 0.001 where a case does not allow more.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true, value_parser = tolerance)]
     rtol: Option<f64>,
     /// Absolute tolerance of floats, 0.00001 where a case does not allow more.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true, value_parser = tolerance)]
     atol: Option<f64>,
     /// A JSON file that says what must be reached:
     /// {"require_ops": ["Conv"], "min_passed": {"cpu": 100}, "allow_wrong": ["test_x"]}.
@@ -74,6 +74,11 @@ pub(super) struct Args {
     /// Turn the device API's validation on; a message of it fails the case.
     #[arg(long)]
     validation: bool,
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
+    number.ok_or_else(|| "expected a number from 0".to_owned())
 }
 
 /// Runs the command.

@@ -93,6 +93,9 @@ fn prompts_of_a_file_come_and_go() {
     }
     let d = root();
     fails(d, 1, &["generate", MODEL, "--prompts", "none.txt"], &["none.txt"]);
+    let blank = dir.path().join("blank.txt");
+    std::fs::write(&blank, "\n \n").unwrap();
+    fails(d, 2, &["generate", MODEL, "--prompts", blank.to_str().unwrap()], &["blank.txt has no text"]);
     fails(d, 3, &["generate", MODEL, "-d", "cpu", "-p", "x", "--pages", "4"], &["not in pages"]);
 }
 
@@ -144,6 +147,9 @@ fn bad_arguments_and_folders_are_errors_with_a_sentence() {
     let with = |args: &[&'static str]| [&["generate", MODEL, "-d", "cpu"][..], args].concat();
     fails(d, 2, &with(&[]), &["--prompt"]);
     fails(d, 2, &with(&["-p", "x", "--top-p", "3"]), &["top-p is 3: expected"]);
+    fails(d, 2, &with(&["-p", "x", "--temperature", "-1"]), &["temperature is -1: expected 0 (greedy)"]);
+    let graph = "models/tiny_llm/fixed/model.onnx";
+    fails(d, 1, &["generate", graph, "-p", "x"], &["give the folder models/tiny_llm/fixed"]);
     fails(d, 2, &with(&["-p", "x", "--context", "9999"]), &["the model takes 2 to 512"]);
     fails(d, 2, &with(&["-p", "Hello", "--context", "4"]), &["the prompt has 6 tokens", "room for 4"]);
     fails(d, 2, &with(&["-p", "x", "--system", "y"]), &["--chat"]);
@@ -214,7 +220,9 @@ fn ctrl_c_ends_a_text() {
     let out = child.wait_with_output().unwrap();
     let stderr = text(&out.stderr);
     assert_eq!(out.status.code(), Some(130), "{stderr}");
-    says(&stderr, &["ended by cancelled", "onepool: interrupted"]);
+    says(&stderr, &["ended by cancelled", "no text for 1", "onepool: interrupted"]);
+    // A line for each prompt would be 200.
+    assert!(stderr.lines().count() < 40, "{stderr}");
 }
 
 #[test]
@@ -227,7 +235,82 @@ fn a_gguf_file_generates_and_is_inspected() {
     assert_eq!(report["texts"][0]["tokens"].as_array().unwrap().len(), 6);
     let out = onepool(root(), &["inspect", FILE]);
     let text = String::from_utf8(out.stdout).unwrap();
-    assert!(text.contains("GGUF") && text.contains("BF16") && text.contains("MatMulBlocks"), "{text}");
+    assert!(text.contains("GGUF") && text.contains("BF16"), "{text}");
+    let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    for (name, family) in [("MatMulBlocks", "ggml"), ("GroupQueryAttention", "attention")] {
+        says(row(name), &[family, "device, cpu"]);
+    }
+    assert!(!text.contains("tvm"), "{text}");
+}
+
+#[test]
+fn a_time_limit_is_that_of_all_texts() {
+    let long = ["-d", "cpu", "-p", "Hello", "-n", "450", "--ignore-end", "--time-limit"];
+    let up = &["the time limit of 0.000001 s was up"];
+    fails(root(), 1, &[&["generate", MODEL][..], &long, &["0.000001"]].concat(), up);
+    let bench = ["bench", "generate", MODEL, "-d", "cpu", "--prompt-tokens", "9", "--time-limit", "0.000001"];
+    fails(root(), 1, &bench, up);
+    let embed = ["embed", "models/tiny_seq2seq/vectors", "-d", "cpu", "-t", "a", "--time-limit", "0.000001"];
+    fails(root(), 1, &embed, up);
+    // A token takes less, all of them take more.
+    let some = [&["generate", MODEL][..], &long[..4], &["-n", "450", "--ignore-end", "--time-limit", "60"]];
+    ends(root(), 0, &some.concat());
+}
+
+#[test]
+fn prompts_come_from_standard_input() {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+    let given = |prompts: &[u8]| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_onepool"))
+            .current_dir(root())
+            .args(["generate", MODEL, "-d", "cpu", "-n", "4", "--json", "--prompts", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(prompts).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let report: serde_json::Value = serde_json::from_slice(&given(b"Hello\n\nAgain\n").stdout).unwrap();
+    assert_eq!(report["texts"][1]["prompt"], "Again");
+    let none = given(b"\n");
+    assert_eq!(none.status.code(), Some(2));
+    says(&text(&none.stderr), &["standard input has no text: give one in each line"]);
+}
+
+/// Waits until the program runs, and presses Ctrl-C.
+#[test]
+#[cfg(target_os = "linux")]
+fn ctrl_c_ends_a_measurement_of_texts() {
+    use std::process::{Command, Stdio};
+    let child = Command::new(env!("CARGO_BIN_EXE_onepool"))
+        .current_dir(root())
+        .args([
+            "bench",
+            "generate",
+            MODEL,
+            "-d",
+            "cpu",
+            "--prompt-tokens",
+            "20",
+            "-n",
+            "400",
+            "--runs",
+            "60000",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    super::until_it_listens(child.id());
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let out = child.wait_with_output().unwrap();
+    let stderr = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(130), "{stderr}");
+    says(&stderr, &["ending when the device is done", "onepool: "]);
 }
 
 #[test]

@@ -59,11 +59,15 @@ fn what_is_compared_with_is_a_report() {
     std::fs::write(d.join("a.html"), "<html>").unwrap();
     fails(d, 1, &run(&["--report", "b.html", "--against", "a.html"]), &["a.html: it carries no report"]);
     assert!(!d.join("b.html").exists(), "an error comes before the run");
-    // In its own place it is said, and replaced.
-    says(
-        &ends(d, 0, &run(&["--report", "a.html"])),
-        &["nothing to compare with: a.html: it carries no report"],
-    );
+    // Nothing but a report is written over, and that is said before the run.
+    let model = std::fs::read(d.join("add.onnx")).unwrap();
+    for file in ["a.html", "add.onnx", "."] {
+        fails(d, 2, &run(&["--report", file]), &[file, "is no report, so it is not written over"]);
+    }
+    fails(d, 2, &run(&["--report", "add.onnx", "--against", "a.html"]), &["is no report"]);
+    assert_eq!(std::fs::read(d.join("add.onnx")).unwrap(), model);
+    std::fs::write(d.join("a.html"), "").unwrap();
+    ends(d, 0, &run(&["--report", "a.html"]));
     says(&ends(d, 0, &run(&["--report", "b.html", "--against", "a.html"])), &["report: b.html"]);
     says(&page(&d.join("b.html")), &["a.html, made 2"]);
     fails(d, 1, &run(&["--report", "none/b.html"]), &["cannot write none/b.html"]);
