@@ -206,7 +206,8 @@ typedef struct onepool_session_options {
      * any, what the environment variable ONEPOOL_DEVICE says, else "auto". */
     const char *const *devices;
     size_t device_count; /* at most 64 */
-    /* A folder for compiled kernels, of this user's and writable for no one else, or null. It holds code. */
+    /* A folder for compiled kernels, of this user's and writable for no one else, or null. It holds code. One that cannot be
+     * one is ONEPOOL_ERROR_INVALID_ARGUMENT. */
     const char *cache_dir;
     /* Bound tensors of fewer bytes are copied in place of imported. Null: what was measured on the device. */
     const uint64_t *copy_threshold;
@@ -221,7 +222,7 @@ typedef struct onepool_session_options {
 } onepool_session_options;
 #define ONEPOOL_SESSION_OPTIONS_INIT { sizeof(onepool_session_options), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, 0 }
 
-/* Opens a model file (ONNX, or the graph JSON of TVM beside its .params) on devices. `options` may be null. Takes seconds.
+/* Opens a model file (ONNX, GGUF, or the graph JSON of TVM beside its .params) on devices. `options` may be null. Takes seconds.
  * Errors: MODEL, NO_DEVICE, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
 onepool_status onepool_session_open(const char *path, const onepool_session_options *options, onepool_session **session);
 

@@ -43,6 +43,11 @@ impl Declared {
         })
     }
 
+    /// Its name, for messages.
+    pub(crate) fn name(&self) -> String {
+        self.name.to_string_lossy().into_owned()
+    }
+
     pub(crate) fn is(&self, name: &str) -> bool {
         self.name.as_bytes() == name.as_bytes()
     }

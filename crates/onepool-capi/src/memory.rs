@@ -126,8 +126,11 @@ pub(crate) fn bound(
             if missing {
                 return Err(null(&field("data")));
             }
-            let declared = declared.iter().find(|io| io.is(&name)).and_then(|io| io.dtype);
-            let dtype = dtype.or(declared);
+            let Some(found) = declared.iter().find(|io| io.is(&name)) else {
+                let known = declared.iter().map(Declared::name).collect();
+                return Err(Failure::from(SessionError::Unknown { what: "input", name, known }).of(argument));
+            };
+            let dtype = dtype.or(found.dtype);
             let dtype =
                 dtype.ok_or_else(|| Failure::argument(&field("dtype"), "is needed: the model has none"))?;
             let shape = shape.clone();
@@ -137,7 +140,12 @@ pub(crate) fn bound(
                 // SAFETY: so many bytes that no one writes during the call, as the caller promised.
                 bytes => unsafe { slice::from_raw_parts(given.data.cast::<u8>(), bytes) },
             };
-            let made = Tensor::from_bytes(TensorInfo::new(dtype, shape), bytes);
+            let info = TensorInfo::new(dtype, shape);
+            let (needed, got) = (info.bytes() as u64, given.bytes as u64);
+            if got < needed {
+                return Err(Failure::from(SessionError::Capacity { name, needed, got }).of(argument));
+            }
+            let made = Tensor::from_bytes(info, bytes);
             Memory::value(tensor.insert(made.map_err(|e| Failure::from(e).of(argument))?).clone())
         }
         DLPACK => {

@@ -1,7 +1,7 @@
 //! `onepool_session`.
 
 use std::ffi::{c_char, c_void};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::slice;
 
 use onepool::backend::ContextDesc;
@@ -17,6 +17,7 @@ use crate::io::{Declared, text};
 use crate::memory::builder;
 use crate::status::{Failure, Status, guard};
 use crate::types::{IoInfo, Memory, SessionOptions, TensorInfoC};
+use onepool_core::files::cache::CacheFolder;
 
 /// The most devices of a session.
 const MOST_DEVICES: usize = 64;
@@ -71,7 +72,12 @@ pub(crate) fn with_options(
     for (i, device) in devices.iter().enumerate() {
         builder = builder.device(device.required(&format!("options.devices[{i}]"))?);
     }
-    let cache_dir = options.cache_dir.optional("options.cache_dir")?.map(Into::into);
+    let cache_dir: Option<PathBuf> = options.cache_dir.optional("options.cache_dir")?.map(Into::into);
+    if let Some(folder) = &cache_dir {
+        let usable = CacheFolder::new(folder).check();
+        usable
+            .map_err(|e| Failure::argument("options.cache_dir", format!("is no folder for caches: {e}")))?;
+    }
     let threads = options.threads as usize;
     builder = builder.context_desc(ContextDesc { threads, cache_dir, ..ContextDesc::default() });
     if let Some(bytes) = options.copy_threshold.value("options.copy_threshold")? {

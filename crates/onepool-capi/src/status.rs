@@ -10,7 +10,9 @@ use onepool::backend::DeviceError;
 use onepool::device::{Error as DeviceLayerError, Problem};
 use onepool::memory::host::HostError;
 use onepool::memory::import::ImportError;
+use onepool::registry::OpenError;
 use onepool::session::{Error, SessionError};
+use onepool_core::error::chain;
 
 /// `onepool_status` of the header.
 #[repr(C)]
@@ -133,7 +135,7 @@ impl Failure {
 impl<E: Into<Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         let error = error.into();
-        Failure { status: status_of(&error), message: error.to_string() }
+        Failure { status: status_of(&error), message: chain(&error) }
     }
 }
 
@@ -142,6 +144,9 @@ fn status_of(error: &Error) -> Status {
         _ if error.is_lost() => Status::DeviceLost,
         _ if error.is_out_of_memory() => Status::OutOfMemory,
         Error::Load(_) | Error::Graph(_) | Error::Plan(_) => Status::Model,
+        Error::Registry(OpenError::Driver { source: DeviceError::TooMany { .. }, .. }) => {
+            Status::InvalidArgument
+        }
         Error::Registry(_) => Status::NoDevice,
         Error::Shape(_) => Status::WrongShape,
         Error::Tensor(_) => Status::InvalidArgument,

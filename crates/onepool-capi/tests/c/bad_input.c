@@ -24,7 +24,7 @@ static void sessions(const char *model, const char *device) {
     EXPECT(BAD, onepool_session_open(NULL, &good, &session), "`path` is null");
     EXPECT(BAD, onepool_session_open(model, &good, NULL), "`session` is null");
     EXPECT(BAD, onepool_session_open("\xff\xfe", &good, &session), "`path` is not UTF-8");
-    EXPECT(ONEPOOL_ERROR_MODEL, onepool_session_open("no/such/model.onnx", &good, &session), "no/such/model.onnx");
+    EXPECT(ONEPOOL_ERROR_MODEL, onepool_session_open("no/such/model.onnx", &good, &session), "no/such/model.onnx: cannot open the file: No such");
     options.struct_size = 0;
     EXPECT(BAD, onepool_session_open(model, &options, &session), "struct_size of 0");
     options.struct_size = 8;
@@ -47,6 +47,11 @@ static void sessions(const char *model, const char *device) {
     EXPECT(BAD, onepool_session_open(model, &options, &session), "`options.devices[1]` is null");
     nothing[1] = "abacus";
     EXPECT(ONEPOOL_ERROR_NO_DEVICE, onepool_session_open(model, &options, &session), "abacus");
+    const char *cpu[1] = {"cpu"};
+    options = good, options.devices = cpu, options.device_count = 1, options.threads = 100000;
+    EXPECT(BAD, onepool_session_open(model, &options, &session), "100000 threads are asked for");
+    options = good, options.cache_dir = model;
+    EXPECT(BAD, onepool_session_open(model, &options, &session), "`options.cache_dir` is no folder for caches");
     options = good, options.precision = 2;
     EXPECT(BAD, onepool_session_open(model, &options, &session), "`options.precision` is 2");
     options = good, options.placement = 9;
@@ -236,7 +241,9 @@ static void bindings(const char *model, const char *device) {
     CREATE(ONEPOOL_ERROR_TOO_SMALL, "\"noisy\"");
     OK(onepool_region_free(region));
     in.kind = ONEPOOL_MEMORY_VALUE, in.release = NULL, in.bytes = 4;
-    CREATE(BAD, "has 49152 bytes, got 4");
+    CREATE(ONEPOOL_ERROR_TOO_SMALL, "needs 49152 bytes, its memory has 4");
+    in.kind = ONEPOOL_MEMORY_VALUE, in.release = NULL, in.name = "nosy";
+    CREATE(ONEPOOL_ERROR_UNKNOWN_NAME, "there is no input \"nosy\"; the inputs are \"noisy\"");
     in.kind = ONEPOOL_MEMORY_VALUE, in.release = NULL, in.dims = NULL, in.rank = 0;
     CREATE(BAD, "`inputs[0].dims` are needed");
     CHECK(binding == NULL && called == 0);
