@@ -8,6 +8,7 @@
 was used in place or copied, and why. `onepool.generate` makes text with language models.
 """
 
+from onepool import generate
 from onepool._errors import (
     ArgumentError,
     ArrayTypeError,
@@ -19,6 +20,7 @@ from onepool._errors import (
     DTypeError,
     Error,
     ModelError,
+    ModelNotFoundError,
     NoDeviceError,
     OutOfMemoryError,
     OverlapError,
@@ -50,6 +52,7 @@ __all__ = [
     "Frame",
     "Io",
     "ModelError",
+    "ModelNotFoundError",
     "NoDeviceError",
     "OutOfMemoryError",
     "Outputs",
@@ -70,4 +73,5 @@ __all__ = [
     "__version__",
     "devices",
     "empty",
+    "generate",
 ]

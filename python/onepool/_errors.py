@@ -57,6 +57,10 @@ class ModelError(Error, ValueError):
     """The model is not sound, or cannot be planned."""
 
 
+class ModelNotFoundError(ModelError, FileNotFoundError):
+    """The file of a model is not there."""
+
+
 class UnsupportedError(ModelError, NotImplementedError):
     """The model is sound and uses what onepool does not have."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from onepool import _onepool
 from onepool._frame import Frame
@@ -59,6 +61,33 @@ def _dict(given: Mapping[str, Any], argument: str) -> dict[str, Any]:
     raise _onepool_type_error(argument, given)
 
 
+def names(device: str | Sequence[str] | None) -> list[str]:
+    """The devices that an argument names; none for the one that ONEPOOL_DEVICE names, else "auto"."""
+    from onepool._errors import ArrayTypeError
+
+    if device is None:
+        return []
+    given: Any = device
+    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    for name in listed:
+        if not isinstance(name, str):
+            raise ArrayTypeError(f"device: expected a name or several, got {name!r}")
+    return listed
+
+
+def count(value: int, argument: str) -> int:
+    """A number from 0."""
+    from onepool._errors import ArgumentError, ArrayTypeError
+
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArrayTypeError(f"{argument}: expected a whole number, got {type(value).__name__}") from None
+    if not 0 <= number < 1 << 63:
+        raise ArgumentError(f"{argument} is {number}: expected a number from 0")
+    return number
+
+
 def _onepool_type_error(argument: str, given: object) -> Exception:
     from onepool._errors import ArrayTypeError
 
@@ -86,20 +115,22 @@ class Session:
 
     `model` is a path, the bytes of an ONNX model or an `onnx.ModelProto`; `base_dir` is the folder of its external data
     where it is no path. `device` is a name of `devices()`, "auto", or several: the first one runs what nothing else
-    places. `precision` is "f32" or "f16". `placement` "auto" measures which device is best for each operator. `strict`
-    makes every copy of an array by the CPU an error. Without `fallback` an operator that a device has no kernel for is
-    an error. `threads` is for the CPU, 0 for all of them. `cache_dir` keeps compiled kernels. Arrays of fewer bytes
-    than `copy_threshold` are copied; unless given, that is measured. `input_frames` and `output_frames` describe inputs
-    and outputs that are pictures in memory (`Frame`).
+    places. Without it the environment variable ONEPOOL_DEVICE names the device, else it is "auto". `precision` is "f32"
+    or "f16". `placement` "auto" measures which device is best for each operator. `strict` makes every copy of an array
+    by the CPU an error. Without `fallback` an operator that a device has no kernel for is an error. `threads` is for the
+    CPU, 0 for all of them. `cache_dir` keeps compiled kernels. Arrays of fewer bytes than `copy_threshold` are copied;
+    unless given, that is measured. `input_frames` and `output_frames` describe inputs and outputs that are pictures in
+    memory (`Frame`).
 
-    Any thread may use a session, several at a time. Raises `ModelError`, `UnsupportedError` and `NoDeviceError`.
+    Any thread may use a session, several at a time. Raises `ModelError`, `ModelNotFoundError`, `UnsupportedError` and
+    `NoDeviceError`.
     """
 
     def __init__(
         self,
         model: str | os.PathLike[str] | bytes | _Serializable,
         *,
-        device: str | Sequence[str] = "auto",
+        device: str | Sequence[str] | None = None,
         precision: Literal["f32", "f16"] = "f32",
         placement: Literal["manual", "auto"] = "manual",
         strict: bool = False,
@@ -123,19 +154,18 @@ class Session:
             from onepool._errors import ArrayTypeError
 
             raise ArrayTypeError(f"model: expected a path, bytes or an onnx.ModelProto, got {type(model).__name__}")
-        names = [device] if isinstance(device, str) else list(device)
         self._native = _onepool.Session(
             path,
             data,
             base_dir,
-            names,
+            names(device),
             precision,
             placement,
             strict,
             fallback,
-            threads,
+            count(threads, "threads"),
             cache_dir,
-            copy_threshold,
+            None if copy_threshold is None else count(copy_threshold, "copy_threshold"),
             None if input_frames is None else _dict(input_frames, "input_frames"),
             None if output_frames is None else _dict(output_frames, "output_frames"),
         )
@@ -300,6 +330,24 @@ def devices() -> Devices:
     return Devices(json.loads(_onepool.devices()))
 
 
-def empty(shape: tuple[int, ...] | list[int], dtype: str = "float32") -> Array:
-    """A NumPy array in pages that every device can import, of zeros."""
-    return Tensor(shape, dtype).numpy()
+def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = "float32") -> Array:
+    """A NumPy array in pages that every device can import, of zeros.
+
+    `shape` and `dtype` are as for `numpy.empty`; names of element types that NumPy has not are taken too.
+    """
+    from onepool._errors import ArrayTypeError, DTypeError
+
+    given = (shape,) if isinstance(shape, (int, np.integer)) else shape
+    try:
+        sizes = [operator.index(size) for size in given]
+    except TypeError:
+        raise ArrayTypeError(f"shape: expected a size or sizes, got {shape!r}") from None
+    if any(abs(size) >= 1 << 63 for size in sizes):
+        raise ArrayTypeError(f"shape: no array has the sizes {shape!r}")
+    if isinstance(dtype, str):
+        return Tensor(sizes, dtype).numpy()
+    try:
+        name = np.dtype(dtype).name
+    except TypeError as error:
+        raise DTypeError(f"dtype: {error}") from None
+    return Tensor(sizes, name).numpy()

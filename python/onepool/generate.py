@@ -27,6 +27,7 @@ import numpy as np
 from onepool import _onepool
 from onepool._errors import ArgumentError, ArrayTypeError, CancelledError
 from onepool._onepool import Tensor
+from onepool._session import count, names
 
 __all__ = [
     "Batch",
@@ -373,7 +374,7 @@ class Generator:
         self,
         model: str | os.PathLike[str],
         *,
-        device: str | Sequence[str] = "auto",
+        device: str | Sequence[str] | None = None,
         context: int | None = None,
         draft: str | os.PathLike[str] | None = None,
         draft_tokens: int | None = None,
@@ -385,14 +386,23 @@ class Generator:
         threads: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        names = [device] if isinstance(device, str) else list(device)
         if draft_tokens is not None and (draft is None or draft_tokens < 1):
             expected = "without a draft" if draft is None else "expected at least 1"
             raise ArgumentError(f"draft_tokens is {draft_tokens}: {expected}")
         guesses = None if draft is None else (draft, 4 if draft_tokens is None else draft_tokens)
         other: _onepool.Generator | None = None if pages_of is None else pages_of._native
-        given = (pages, page_tokens, page_memory, other)
-        self._native: _onepool.Generator = _onepool.Generator(model, names, context, guesses, sample_on, given, threads, cache_dir)
+        own = [None if n is None else count(n, name) for n, name in ((pages, "pages"), (page_tokens, "page_tokens"))]
+        room = None if context is None else count(context, "context")
+        self._native: _onepool.Generator = _onepool.Generator(
+            model,
+            names(device),
+            room,
+            guesses,
+            sample_on,
+            (own[0], own[1], page_memory, other),
+            count(threads, "threads"),
+            cache_dir,
+        )
 
     @property
     def context(self) -> int:
@@ -494,12 +504,11 @@ class Embedder:
         self,
         model: str | os.PathLike[str],
         *,
-        device: str | Sequence[str] = "auto",
+        device: str | Sequence[str] | None = None,
         threads: int = 0,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        names = [device] if isinstance(device, str) else list(device)
-        self._native = _onepool.Embedder(model, names, threads, cache_dir)
+        self._native = _onepool.Embedder(model, names(device), count(threads, "threads"), cache_dir)
 
     @property
     def max_tokens(self) -> int:
@@ -523,6 +532,9 @@ class Embedder:
         ones are made to do alone.
         """
         given = [texts] if isinstance(texts, str) else list(texts)
+        for text in given:
+            if not isinstance(text, str):
+                raise ArrayTypeError(f"texts: expected texts, got {type(text).__name__}")
         vectors, tokens, cut = self._native.embed(given, prompt, dims)
         return Embedded(np.asarray(vectors), tokens, cut)
 

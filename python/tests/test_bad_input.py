@@ -94,9 +94,40 @@ def test_read_only_arrays_are_never_written(device: str) -> None:
     assert not y.any()
 
 
+def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = double()
+    with pytest.raises(TypeError, match="device: expected a name or several, got 5"):
+        onepool.Session(made, device=5)  # type: ignore[arg-type]
+    for threads, says in ((-1, "threads is -1"), (100_000, "100000 threads are asked for"), (1 << 70, "threads is")):
+        with pytest.raises(onepool.ArgumentError, match=says):
+            onepool.Session(made, device="cpu", threads=threads)
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(onepool.ArgumentError, match="cache_dir: .*no folder"):
+        onepool.Session(made, device="cpu", cache_dir=file)
+    monkeypatch.setenv("ONEPOOL_DEVICE", "nothing")
+    with pytest.raises(onepool.NoDeviceError, match="nothing"):
+        onepool.Session(made)
+    monkeypatch.setenv("ONEPOOL_DEVICE", "cpu")
+    assert "processor" in onepool.Session(made).devices[0]
+
+
+def test_empty() -> None:
+    assert onepool.empty(5).shape == (5,) and onepool.empty(np.int64(2)).shape == (2,)
+    for dtype in (np.float16, np.dtype("float16"), "float16"):
+        assert onepool.empty((2,), dtype).dtype == np.float16
+    for dtype in (object, complex, 5):
+        with pytest.raises(onepool.DTypeError, match="dtype"):
+            onepool.empty((1,), dtype)
+    for shape in (1.5, (1.5,), None):
+        with pytest.raises(TypeError, match="shape"):
+            onepool.empty(shape)  # type: ignore[arg-type]
+
+
 def test_names(session: onepool.Session) -> None:
-    with pytest.raises(ValueError, match=r'no input "z"; there are \["x"\]'):
-        session.run({"x": X, "z": X})
+    for given in ({"x": X, "z": X}, {"z": X}):
+        with pytest.raises(ValueError, match='there is no input "z"; the inputs are "x"'):
+            session.run(given)
     with pytest.raises(ValueError, match='no output "z"'):
         session.run({"x": X}, {"z": X.copy()})
     with pytest.raises(ValueError, match=r'inputs \["x"\]'):
@@ -136,6 +167,9 @@ def test_options(tmp_path: Path) -> None:
         onepool.Session(made, placement="random")  # type: ignore[arg-type]
     with pytest.raises(onepool.NoDeviceError, match="nothing"):
         onepool.Session(made, device="nothing")
+    with pytest.raises(FileNotFoundError, match="nothing.onnx.*No such file") as missing:
+        onepool.Session("nothing.onnx", device="cpu")
+    assert isinstance(missing.value, onepool.ModelNotFoundError)
     with pytest.raises(TypeError, match="model: expected a path"):
         onepool.Session(3)  # type: ignore[arg-type]
     with pytest.raises(onepool.ModelError, match="missing"):

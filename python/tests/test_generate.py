@@ -206,6 +206,8 @@ def test_texts_have_vectors() -> None:
     np.testing.assert_allclose(made.vectors, [case["vector"] for case in cases], atol=2e-5)
     assert (made.tokens, made.cut) == ([case["tokens"] for case in cases], [len(cases) - 1])
     assert embedder.embed("Hello", dims=4).vectors.shape == (1, 4)
+    with pytest.raises(TypeError, match="texts: expected texts, got NoneType"):
+        embedder.embed([None])  # type: ignore[list-item]
     with pytest.raises(onepool.ArgumentError, match='prompt is "answer"'):
         embedder.embed(["Hello"], prompt="answer")
     with pytest.raises(onepool.UnsupportedError, match="has the outputs"):

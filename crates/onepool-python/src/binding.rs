@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use onepool::plan::Plan;
-use onepool::session::SessionError;
+use onepool::session::{IoInfo, SessionError};
 use onepool::{DType, HostRegion, TensorInfo};
 use onepool_core::sync::get_mut;
 use pyo3::prelude::*;
@@ -55,6 +55,8 @@ impl Lending {
         strict: Option<bool>,
     ) -> PyResult<Self> {
         let must = strict.unwrap_or(shared.strict);
+        check_names(shared, inputs, "inputs")?;
+        updates.map(|updates| check_names(shared, updates, "updates")).transpose()?;
         let mut lent = Inputs::default();
         for (name, object) in inputs {
             let name = text(&name, "inputs")?;
@@ -193,6 +195,20 @@ impl Lending {
         let Lending { binding, .. } = self;
         py.detach(|| drop(binding));
     }
+}
+
+/// Checks that the model has the inputs that a dictionary names.
+fn check_names(shared: &Shared, given: &Bound<'_, PyDict>, argument: &str) -> PyResult<()> {
+    let name_of = |io: &IoInfo| shared.frames[0].of_memory(&io.name).unwrap_or(&io.name).to_owned();
+    for (name, _) in given {
+        let name = text(&name, argument)?;
+        if !shared.inputs.iter().any(|io| name_of(io) == name) {
+            let mut known: Vec<String> = shared.inputs.iter().map(name_of).collect();
+            known.dedup();
+            return Err(raised(given.py(), SessionError::Unknown { what: "input", name, known }));
+        }
+    }
+    Ok(())
 }
 
 /// A name of a dictionary.

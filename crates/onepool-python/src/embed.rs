@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use onepool::backend::ContextDesc;
 use onepool::generate::EmbedOptions;
 use pyo3::prelude::*;
 
 use crate::generate::built;
+use crate::session::desc;
 use crate::tensor::Tensor;
 use crate::text::failed;
 
@@ -26,7 +26,7 @@ impl Embedder {
         threads: usize,
         cache_dir: Option<PathBuf>,
     ) -> PyResult<Self> {
-        let desc = ContextDesc { threads, cache_dir, ..ContextDesc::default() };
+        let desc = desc(py, threads, cache_dir)?;
         let session = |builder, _: &Path| built(builder, &devices, &desc);
         let opened = py.detach(|| onepool::generate::Embedder::open(path, session));
         opened.map(Embedder).map_err(|e| failed(py, e))

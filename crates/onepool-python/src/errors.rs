@@ -1,12 +1,16 @@
 //! Errors of the library as exceptions of `onepool._errors`.
 
 use std::fmt::Display;
+use std::io;
 
 use onepool::backend::DeviceError;
 use onepool::device::{Error as DeviceLayerError, Problem};
+use onepool::loader::LoadErrorKind;
 use onepool::memory::host::HostError;
 use onepool::memory::import::ImportError;
+use onepool::registry::OpenError;
 use onepool::session::{Error, SessionError};
+use onepool_core::error::chain;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -27,6 +31,7 @@ pub(crate) enum Class {
     TimeLimit,
     Closed,
     Model,
+    ModelNotFound,
     Unsupported,
     NoDevice,
     OutOfMemory,
@@ -51,6 +56,7 @@ impl Class {
             Class::TimeLimit => "TimeLimitError",
             Class::Closed => "ClosedError",
             Class::Model => "ModelError",
+            Class::ModelNotFound => "ModelNotFoundError",
             Class::Unsupported => "UnsupportedError",
             Class::NoDevice => "NoDeviceError",
             Class::OutOfMemory => "OutOfMemoryError",
@@ -71,13 +77,18 @@ impl Class {
 /// The exception for an error of the library.
 pub(crate) fn raised(py: Python<'_>, error: impl Into<Error>) -> PyErr {
     let error = error.into();
-    class_of(&error).says(py, error)
+    class_of(&error).says(py, chain(&error))
 }
 
 /// The same, said of an argument.
 pub(crate) fn raised_of(py: Python<'_>, argument: &str, error: impl Into<Error>) -> PyErr {
     let error = error.into();
-    class_of(&error).says(py, format!("{argument}: {error}"))
+    class_of(&error).says(py, format!("{argument}: {}", chain(&error)))
+}
+
+/// Whether the system says that a file is not there.
+pub(crate) fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }
 
 fn class_of(error: &Error) -> Class {
@@ -85,7 +96,11 @@ fn class_of(error: &Error) -> Class {
         _ if error.is_lost() => Class::DeviceLost,
         _ if error.is_out_of_memory() => Class::OutOfMemory,
         Error::Load(error) if error.is_unsupported() => Class::Unsupported,
+        Error::Load(error) if matches!(error.kind(), LoadErrorKind::Io { source, .. } if is_missing(source)) => {
+            Class::ModelNotFound
+        }
         Error::Load(_) | Error::Graph(_) | Error::Plan(_) => Class::Model,
+        Error::Registry(OpenError::Driver { source: DeviceError::TooMany { .. }, .. }) => Class::Argument,
         Error::Registry(_) => Class::NoDevice,
         Error::Shape(_) => Class::Shape,
         Error::Tensor(_) => Class::Argument,

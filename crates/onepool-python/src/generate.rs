@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 
 use crate::batch::Batch;
 use crate::errors::Class;
+use crate::session::desc;
 use crate::tensor::Tensor;
 use crate::text::{Row, Settings, failed, prompt_of, row};
 
@@ -67,7 +68,7 @@ impl Generator {
     ) -> PyResult<Self> {
         let sample_on = sampled_on(py, sample_on)?;
         let pages = pages_of(py, pages)?;
-        let desc = ContextDesc { threads, cache_dir, ..ContextDesc::default() };
+        let desc = desc(py, threads, cache_dir)?;
         let session = |builder, _: &Path| built(builder, &devices, &desc);
         let open_all = || {
             let mut folder = ModelFolder::open(path)?.sample_on(sample_on);

@@ -15,6 +15,7 @@ use crate::errors::{Class, raised};
 use crate::frame::described;
 use crate::run::{Cancel, Limits, Verdicts};
 use crate::shared::Shared;
+use onepool_core::files::cache::CacheFolder;
 use onepool_core::sync::lock;
 
 /// A model made ready on devices.
@@ -27,6 +28,15 @@ impl Session {
         let shared = lock(&self.0).clone();
         shared.ok_or_else(|| Class::Closed.says(py, "the session is closed"))
     }
+}
+
+/// How devices are opened.
+pub(crate) fn desc(py: Python<'_>, threads: usize, cache_dir: Option<PathBuf>) -> PyResult<ContextDesc> {
+    if let Some(folder) = &cache_dir {
+        let usable = CacheFolder::new(folder).check();
+        usable.map_err(|e| Class::Argument.says(py, format!("cache_dir: {e}")))?;
+    }
+    Ok(ContextDesc { threads, cache_dir, ..ContextDesc::default() })
 }
 
 /// A word that is none of its kind.
@@ -65,7 +75,7 @@ impl Session {
             "auto" => NodePlacement::Auto,
             other => return Err(unknown(py, "placement", other, "\"manual\", \"auto\"")),
         };
-        let desc = ContextDesc { threads, cache_dir, ..ContextDesc::default() };
+        let desc = desc(py, threads, cache_dir)?;
         // Any run may be interrupted, so it is cut from the start.
         let run = RunOptions::new().interrupt(|| false);
         let mut builder = onepool::Session::builder().context_desc(desc).run_options(run);

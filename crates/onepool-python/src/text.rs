@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::array::Array;
-use crate::errors::{Class, raised};
+use crate::errors::{Class, is_missing, raised};
 
 /// A prompt of the caller's.
 pub(crate) fn prompt_of(prompt: &Bound<'_, PyAny>) -> PyResult<OwnedPrompt> {
@@ -157,6 +157,8 @@ pub(crate) fn failed(py: Python<'_>, error: GenerateError) -> PyErr {
         GenerateError::Unsupported(_) => Class::Unsupported,
         GenerateError::Busy => Class::Busy,
         GenerateError::Thread(_) => Class::Error,
+        GenerateError::Read { source, .. } if is_missing(source) => Class::ModelNotFound,
+        GenerateError::NoFile { .. } => Class::ModelNotFound,
         error if error.is_argument() => Class::Argument,
         _ => Class::Model,
     };
