@@ -16,6 +16,14 @@ fn open(model: &str, context: &Context, on: SampleOn) -> Result<Generator, Gener
     Generator::new(folder, session, None)
 }
 
+/// The decoder in a GGUF file.
+fn open_gguf(context: &Context, on: SampleOn) -> Result<Generator, GenerateError> {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny_gguf/qwen2.gguf");
+    let folder = ModelFolder::open(file)?.sample_on(on);
+    let session = Session::builder().model(folder.graph()).context(context.clone()).build()?;
+    Generator::new(folder, session, None)
+}
+
 fn settings() -> Vec<Sampling> {
     let warm = Sampling { temperature: 0.8, seed: 3, ..Sampling::GREEDY };
     vec![
@@ -44,6 +52,22 @@ fn tokens_chosen_on_devices_are_those_of_the_host() {
                     [&mut host, &mut device].map(|g| generate(g, "The quick brown fox", &options));
                 assert_eq!(got.tokens, want.tokens, "{model} on {name}: {sampling:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn tokens_of_gguf_files_are_chosen_on_devices_too() {
+    for context in devices() {
+        let [mut host, mut device] =
+            [SampleOn::Host, SampleOn::Device].map(|on| open_gguf(&context, on).unwrap());
+        assert_eq!(device.session().outputs().len() - host.session().outputs().len(), 1);
+        let logits = host.session().outputs().into_iter().find(|output| output.name == "logits").unwrap();
+        assert!(logits.dtype.is_some() && logits.shape.is_some(), "{logits:?}");
+        for sampling in settings().into_iter().take(3) {
+            let options = GenerateOptions { sampling, ..exactly(10) };
+            let [want, got] = [&mut host, &mut device].map(|g| generate(g, "The quick brown fox", &options));
+            assert_eq!(got.tokens, want.tokens, "{}: {sampling:?}", context.info().name);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::file::GgufFile;
 use super::rope;
-use super::settings::{Architecture, RopeSettings, Scaling, Settings, Temperature};
+use super::settings::{Architecture, DecoderSizes, RopeSettings, Scaling, Settings, Temperature};
 use super::weights::{Part, Weights};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
@@ -17,6 +17,7 @@ use crate::ops::norm::LayerNormalization;
 use crate::ops::reduce::{Reduce, ReduceKind};
 use crate::ops::shape_ops::{Range, Reshape, ShapeOf};
 use crate::ops::{Function, NaryOp, Operator, add, cast, mul, nary, sub, unary};
+use crate::shape::{Dim, SymShape};
 
 /// The graph of the decoder in `file`, whose data `source` reads.
 pub(super) fn graph(
@@ -128,8 +129,14 @@ impl Decoder<'_> {
             logits = self.shared_op("capped.tanh", unary(Function::Tanh), &[logits]);
             logits = self.shared_op("capped", mul(), &[logits, up]);
         }
+        let sizes = SymShape(vec!["batch".into(), "tokens".into(), vocabulary.into()]);
+        self.g.set_info(logits, Some(DType::F32), Some(sizes));
         self.g.output("logits", logits);
+        let DecoderSizes { kv_heads, head, .. } = self.settings.sizes;
         for (name, id) in present {
+            // Where the cache has room there are as many rows as before, else as many as the mask has.
+            let sizes = SymShape(vec!["batch".into(), kv_heads.into(), Dim::Unknown, head.into()]);
+            self.g.set_info(id, Some(DType::F32), Some(sizes));
             self.g.output(name, id);
         }
         Ok(())
