@@ -2,6 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizers::normalizers::Precompiled;
+
 use super::error::GenerateError;
 
 /// A character has at most so many bytes, and a token at least one: text that ends within a character waits for no more
@@ -18,6 +22,7 @@ impl TextTokenizer {
     /// # Errors
     /// [`GenerateError::Tokenizer`].
     pub(super) fn new(json: &str) -> Result<Self, GenerateError> {
+        check(json)?;
         let mut tokenizer = guarded(|| tokenizers::Tokenizer::from_bytes(json))?;
         // A prompt is never cut or filled up.
         guarded(|| tokenizer.with_truncation(None).map(drop))?;
@@ -69,6 +74,33 @@ impl TextTokenizer {
     pub(super) fn decode(&self, tokens: &[u32]) -> Result<String, GenerateError> {
         guarded(|| self.0.decode(tokens, true))
     }
+}
+
+/// Parts of a `tokenizer.json` of which damage makes the library panic.
+#[derive(Deserialize)]
+struct Parts {
+    #[serde(default, rename = "decoder")]
+    _decoder: Value,
+    #[serde(default)]
+    normalizer: Value,
+}
+
+/// Checks what the library does not check itself.
+///
+/// # Errors
+/// [`GenerateError::Tokenizer`].
+fn check(json: &str) -> Result<(), GenerateError> {
+    let wrong = |e: serde_json::Error| GenerateError::Tokenizer(e.to_string());
+    let Parts { normalizer, .. } = serde_json::from_str(json).map_err(wrong)?;
+    let mut left = vec![normalizer];
+    while let Some(mut part) = left.pop() {
+        if part["type"] == "Precompiled" {
+            serde_json::from_value::<Precompiled>(part).map_err(wrong)?;
+        } else if let Value::Array(parts) = part["normalizers"].take() {
+            left.extend(parts.into_iter().filter(Value::is_object));
+        }
+    }
+    Ok(())
 }
 
 /// Calls the library, whose files may be hostile; a panic of it is an error.
@@ -162,6 +194,9 @@ impl StopStrings {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     const TOKENIZER: &str = include_str!("../../models/tiny_llm/fixed/tokenizer.json");
@@ -222,6 +257,42 @@ mod tests {
         for end in (0..TOKENIZER.len()).step_by(step).filter(|end| TOKENIZER.is_char_boundary(*end)) {
             assert!(TextTokenizer::new(&TOKENIZER[..end]).is_err());
         }
+        // A panic would print its place before the error.
+        let panics = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&panics);
+        let thread = std::thread::current().id();
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |_| {
+            let is_own = std::thread::current().id() == thread;
+            counted.fetch_add(usize::from(is_own), Ordering::Relaxed);
+        }));
+        let whole: Value = serde_json::from_str(TOKENIZER).unwrap();
+        let mut damaged = Vec::new();
+        for (part, value) in [
+            ("decoder", r#"{"type": "Sequence", "decoders": [{"type": 3}, 1e999]}"#),
+            ("decoder", r#"{"type": "Byte"#),
+            ("decoder", "3"),
+            ("normalizer", r#"{"type": "Precompiled", "precompiled_charsmap": "AA"}"#),
+            ("normalizer", r#"{"type": "Precompiled"}"#),
+            (
+                "normalizer",
+                r#"{"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": 4}]}"#,
+            ),
+            ("normalizer", r#"{"type": "Sequence", "normalizers": 4}"#),
+        ] {
+            let mut parts: Vec<String> = whole
+                .as_object()
+                .unwrap()
+                .iter()
+                .filter(|(name, _)| *name != part)
+                .map(|(name, value)| format!("{name:?}: {value}"))
+                .collect();
+            parts.push(format!("{part:?}: {value}"));
+            damaged.push(TextTokenizer::new(&format!("{{{}}}", parts.join(", "))).map(drop));
+        }
+        std::panic::set_hook(before);
+        assert!(damaged.iter().all(Result::is_err), "{damaged:?}");
+        assert_eq!(panics.load(Ordering::Relaxed), 0);
         let said = TextTokenizer::new("{\"model\": 3}").unwrap_err().to_string();
         assert!(said.starts_with("the tokenizer: "), "{said}");
     }
