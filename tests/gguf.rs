@@ -244,3 +244,22 @@ fn what_is_not_read_is_named() {
     assert!(e.contains("the pre-tokenizer \"other\""), "{e}");
     assert!(GgufFile::open(&file).is_ok() && !GgufFile::is_one(&dir.path().join("none")));
 }
+
+/// A file that is one of several is told by its metadata.
+#[test]
+fn parts_of_a_model_are_named() {
+    let entry = |name: &str, value: u16| {
+        let name = [&(name.len() as u64).to_le_bytes()[..], name.as_bytes()].concat();
+        [&name[..], &2u32.to_le_bytes(), &value.to_le_bytes()].concat()
+    };
+    let counts = [&3u32.to_le_bytes()[..], &0u64.to_le_bytes(), &2u64.to_le_bytes()].concat();
+    let bytes = [&b"GGUF"[..], &counts, &entry("split.no", 1), &entry("split.count", 3)].concat();
+    let said = load_gguf_bytes(&bytes).unwrap_err().to_string();
+    assert!(said.contains("part 2 of 3 of a model"), "{said}");
+    assert!(said.contains("NAME-00001-of-00003.gguf to NAME-00003-of-00003.gguf"), "{said}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m-00002-of-00003.gguf");
+    std::fs::write(&file, bytes).unwrap();
+    let said = ModelFolder::open(&file).unwrap_err().to_string();
+    assert!(said.contains("part 2 of 3"), "{said}");
+}

@@ -120,6 +120,15 @@ impl GgufFile {
                 }
             };
         }
+        let parts = file.unsigned("split.count")?.unwrap_or(1);
+        if parts > 1 {
+            let part = file.unsigned("split.no")?.unwrap_or(0).saturating_add(1);
+            let what = format!(
+                "part {part} of {parts} of a model (files NAME-00001-of-{parts:05}.gguf to NAME-{parts:05}-of-{parts:05}.gguf): \
+                 make one file of them, as llama-gguf-split --merge does"
+            );
+            return Err(source.error(LoadErrorKind::unsupported(what)));
+        }
         let mut relative = Vec::new();
         for _ in 0..tensors {
             let name = name(source)?;
