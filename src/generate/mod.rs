@@ -90,7 +90,7 @@ pub use self::sampling::{Sampling, SamplingOverrides};
 pub use self::scan::SampleOn;
 use self::settings::Config;
 use self::template::ChatTemplate;
-pub use self::template::Message;
+pub use self::template::{Message, TemplateArgs};
 use self::text::TextTokenizer;
 use crate::files::open::regular;
 use crate::graph::Tensor;
@@ -104,6 +104,7 @@ pub struct ModelFolder {
     config: Config,
     tokenizer: TextTokenizer,
     template: Option<ChatTemplate>,
+    template_args: TemplateArgs,
     sample_on: SampleOn,
     pages: Option<Pages>,
 }
@@ -122,7 +123,8 @@ impl ModelFolder {
                 folder: folder.parent().map(Path::to_owned).unwrap_or_default(),
                 config: gguf::config(folder.file_name().map(PathBuf::from).unwrap_or_default(), &file)?,
                 tokenizer: TextTokenizer::new(&gguf::tokenizer(&file)?)?,
-                template: template.map(|(text, tokens)| ChatTemplate::new(text, tokens)).transpose()?,
+                template: template.map(|(text, tokens)| ChatTemplate::new(&text, tokens)),
+                template_args: TemplateArgs::default(),
                 sample_on: SampleOn::Auto,
                 pages: None,
             });
@@ -131,14 +133,19 @@ impl ModelFolder {
         let config = Config::read(folder)?;
         let tokenizer = TextTokenizer::new(&config::tokenizer(folder)?)?;
         let template = config::chat_template(folder)?;
-        let template = template.map(|(text, tokens)| ChatTemplate::new(text, tokens)).transpose()?;
-        let (folder, sample_on) = (folder.to_owned(), SampleOn::Auto);
-        Ok(ModelFolder { folder, config, tokenizer, template, sample_on, pages: None })
+        let template = template.map(|(text, tokens)| ChatTemplate::new(&text, tokens));
+        let (folder, sample_on, template_args) = (folder.to_owned(), SampleOn::Auto, TemplateArgs::default());
+        Ok(ModelFolder { folder, config, tokenizer, template, template_args, sample_on, pages: None })
     }
 
     /// Where generators of the folder choose tokens. A decoder that reads an encoder has its tokens chosen on the host.
     pub fn sample_on(self, sample_on: SampleOn) -> Self {
         ModelFolder { sample_on, ..self }
+    }
+
+    /// What the chat template reads besides the messages of a prompt.
+    pub fn template_args(self, template_args: TemplateArgs) -> Self {
+        ModelFolder { template_args, ..self }
     }
 
     /// Which pages generators of the folder have; without this each has a pool of its own, which grows. They refuse
@@ -213,7 +220,7 @@ impl ModelFolder {
             Prompt::Text(text) => self.tokenizer.encode(text, true),
             Prompt::Chat(messages) => {
                 let template = self.template.as_ref().ok_or(GenerateError::NoTemplate)?;
-                self.tokenizer.encode(&template.prompt(messages)?, false)
+                self.tokenizer.encode(&template.prompt(messages, &self.template_args)?, false)
             }
             Prompt::Tokens(tokens) | Prompt::Features { tokens, .. } => Ok(tokens.to_vec()),
         }
