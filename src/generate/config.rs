@@ -8,10 +8,14 @@ use super::encoder_config::encoder_decoder;
 use super::error::GenerateError;
 use super::files::{read_optional, read_text};
 use super::genai_config::genai;
+use super::graph_file::GraphFile;
 use super::settings::{Config, Names, OneOrMore, Search, parse};
 
 /// More layers than any model has.
 const MAX_LAYERS: usize = 4096;
+
+/// Names of a decoder's graph without their ends.
+const STEMS: [&str; 2] = ["model", "decoder_model_merged"];
 
 /// Longer contexts than any model has.
 const MAX_CONTEXT: usize = 1 << 27;
@@ -36,15 +40,21 @@ struct Transformers {
 }
 
 impl Config {
-    /// Reads the settings of the model in `folder`.
+    /// Reads the settings of the model in `folder`, of which `file` is the graph.
     ///
     /// # Errors
     /// [`GenerateError`] for files that cannot be read, hold something else, or describe another kind of model.
-    pub(super) fn read(folder: &Path) -> Result<Self, GenerateError> {
+    pub(super) fn read(folder: &Path, file: &GraphFile) -> Result<Self, GenerateError> {
         let path = folder.join("genai_config.json");
         let config = match read_optional(&path)? {
-            Some(text) => genai(&path, &text)?,
-            None => Config::of_transformers(folder)?,
+            Some(text) => {
+                let config = genai(&path, &text)?;
+                match file {
+                    GraphFile::Any => config,
+                    _ => Config { graph: file.find(folder, &STEMS)?, ..config },
+                }
+            }
+            None => Config::of_transformers(folder, file)?,
         };
         let wrong = |problem: String| GenerateError::Content { path: path.clone(), problem };
         if !(1..=MAX_LAYERS).contains(&config.layers) {
@@ -73,31 +83,34 @@ impl Config {
         Ok(config)
     }
 
-    fn of_transformers(folder: &Path) -> Result<Self, GenerateError> {
+    fn of_transformers(folder: &Path, file: &GraphFile) -> Result<Self, GenerateError> {
         let path = folder.join("config.json");
         let Some(text) = read_optional(&path)? else {
-            let expected = vec!["genai_config.json", "config.json"];
+            let expected = ["genai_config.json", "config.json"].map(str::to_owned).to_vec();
             return Err(GenerateError::NoFile { folder: folder.to_owned(), expected });
         };
         let Kind { is_encoder_decoder } = parse(&path, &text)?;
         if is_encoder_decoder {
-            return encoder_decoder(folder, &path, &text);
+            return encoder_decoder(folder, &path, &text, file);
         }
         let model: Transformers = parse(&path, &text)?;
         let search = Search::read(folder)?;
-        let files =
-            ["model.onnx", "onnx/model.onnx", "decoder_model_merged.onnx", "onnx/decoder_model_merged.onnx"];
-        let graph = files.iter().find(|file| folder.join(file).is_file()).unwrap_or(&files[0]);
+        let graph = match file.find(folder, &STEMS) {
+            // The loader says that there is none.
+            Err(_) if *file == GraphFile::Any => PathBuf::from("model.onnx"),
+            graph => graph?,
+        };
         let per_head = model.hidden_size.zip(model.num_attention_heads);
         let head = model.head_dim.or(per_head.and_then(|(hidden, heads)| hidden.checked_div(heads)));
         Ok(Config {
-            graph: PathBuf::from(graph),
+            graph,
             names: Names::default(),
             layers: model.num_hidden_layers,
             heads: [model.num_key_value_heads.or(model.num_attention_heads), head],
             context: model.max_position_embeddings,
             max_length: model.max_position_embeddings,
             sampling: search.sampling(),
+            bans: search.bans(),
             remarks: search.remarks(),
             encoder: None,
             ends: search.eos_token_id.or(model.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),
@@ -172,6 +185,7 @@ pub(super) fn tokenizer(folder: &Path) -> Result<String, GenerateError> {
 mod tests {
     use super::*;
     use crate::generate::sampling::Sampling;
+    use crate::generate::settings::Bans;
 
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -189,7 +203,7 @@ mod tests {
     #[test]
     fn settings_of_both_kinds_are_read() {
         let dir = folder(&[("genai_config.json", GENAI)]);
-        let config = Config::read(dir.path()).unwrap();
+        let config = Config::read(dir.path(), &GraphFile::Any).unwrap();
         assert_eq!((config.graph.as_path(), config.layers, config.context), (Path::new("d.onnx"), 2, 128));
         assert_eq!((config.max_length, config.ends), (128, vec![2, 7]));
         assert_eq!(config.names.past, ["k.%d", "past_key_values.%d.value"]);
@@ -201,15 +215,53 @@ mod tests {
         let model = r#"{"num_hidden_layers": 1, "num_attention_heads": 4, "hidden_size": 32,
             "max_position_embeddings": 64, "eos_token_id": 1}"#;
         let dir = folder(&[("config.json", model), ("generation_config.json", r#"{"eos_token_id": [3]}"#)]);
-        let config = Config::read(dir.path()).unwrap();
+        let config = Config::read(dir.path(), &GraphFile::Any).unwrap();
         assert_eq!((config.heads, config.context, config.ends), ([Some(4), Some(8)], 64, vec![3]));
         assert_eq!(config.sampling, Sampling::GREEDY);
     }
 
     #[test]
+    fn settings_of_the_search_are_done_or_remarked() {
+        let read = |search: &str| {
+            let text = GENAI.replace("\"num_beams\": 4", search);
+            Config::read(folder(&[("genai_config.json", &text)]).path(), &GraphFile::Any).unwrap()
+        };
+        let config = read(
+            r#""suppress_tokens": [5, -1], "begin_suppress_tokens": [6], "bad_words_ids": [[7], [8, 9]],
+                "min_length": 3, "min_new_tokens": 2"#,
+        );
+        let wanted = Bans { always: vec![5, 7], first: vec![6], least: [3, 2] };
+        assert_eq!(config.bans, wanted);
+        assert!(
+            config.remarks.len() == 1 && config.remarks[0].contains("1 bad words"),
+            "{:?}",
+            config.remarks
+        );
+        for (search, phrase) in [
+            ("\"num_return_sequences\": 3", "3 texts"),
+            ("\"no_repeat_ngram_size\": 2", "no 2 tokens"),
+            ("\"forced_decoder_ids\": [[1, 50259]]", "forced_decoder_ids"),
+            ("\"forced_eos_token_id\": 2", "forced_eos_token_id"),
+            ("\"typical_p\": 0.5", "typical_p 0.5"),
+        ] {
+            assert!(read(search).remarks[0].contains(phrase), "{search}");
+        }
+        let silent = r#""num_return_sequences": 1, "no_repeat_ngram_size": 0, "min_length": 0, "length_penalty": 1.0,
+            "suppress_tokens": [-1], "forced_decoder_ids": null, "typical_p": 1.0, "num_beams": 1"#;
+        assert_eq!((read(silent).remarks.len(), read(silent).bans), (0, Bans::default()));
+        let sliding = GENAI.replace("\"filename\"", "\"sliding_window\": {\"window_size\": 8}, \"filename\"");
+        let config =
+            Config::read(folder(&[("genai_config.json", &sliding)]).path(), &GraphFile::Any).unwrap();
+        assert!(config.remarks[1].contains("sliding_window"), "{:?}", config.remarks);
+    }
+
+    #[test]
     fn bad_settings_say_what_is_wrong() {
-        let said =
-            |text: &str| Config::read(folder(&[("genai_config.json", text)]).path()).unwrap_err().to_string();
+        let said = |text: &str| {
+            Config::read(folder(&[("genai_config.json", text)]).path(), &GraphFile::Any)
+                .unwrap_err()
+                .to_string()
+        };
         for end in 0..GENAI.len() {
             let said = said(&GENAI[..end]);
             assert!(said.contains("genai_config.json"), "{said}");
@@ -227,9 +279,10 @@ mod tests {
         assert!(said(&GENAI.replace("0.9", "7")).contains("top-p is 7"));
         assert!(said(&GENAI.replace("\"type\"", "\"vision\"")).contains("a vision part"));
         assert!(said(&GENAI.replace("past_key_names", "past_names")).contains("in one input"));
-        let none = Config::read(folder(&[]).path()).unwrap_err().to_string();
+        let none = Config::read(folder(&[]).path(), &GraphFile::Any).unwrap_err().to_string();
         assert!(none.contains("genai_config.json, config.json"), "{none}");
-        let broken = Config::read(folder(&[("config.json", "{}")]).path()).unwrap_err().to_string();
+        let broken =
+            Config::read(folder(&[("config.json", "{}")]).path(), &GraphFile::Any).unwrap_err().to_string();
         assert!(broken.contains("config.json: missing field"), "{broken}");
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::error::GenerateError;
+use super::graph_file::GraphFile;
 use super::settings::{Config, CrossNames, EncoderConfig, Names, OneOrMore, Search, parse};
 
 /// Tokens of models that name no limit, as those with relative positions.
@@ -29,11 +30,16 @@ struct Settings {
     eos_token_id: Option<OneOrMore>,
 }
 
-/// The settings in `text`, which is that of `path` in `folder`.
+/// The settings in `text`, which is that of `path` in `folder`; `file` is the decoder, or tells how its name ends.
 ///
 /// # Errors
 /// [`GenerateError::Content`] where a setting is missing, [`GenerateError::NoFile`] where a graph is.
-pub(super) fn encoder_decoder(folder: &Path, path: &Path, text: &str) -> Result<Config, GenerateError> {
+pub(super) fn encoder_decoder(
+    folder: &Path,
+    path: &Path,
+    text: &str,
+    file: &GraphFile,
+) -> Result<Config, GenerateError> {
     let model: Settings = parse(path, text)?;
     let search = Search::read(folder)?;
     let missing =
@@ -47,11 +53,10 @@ pub(super) fn encoder_decoder(folder: &Path, path: &Path, text: &str) -> Result<
             "it has no decoder_start_token_id, the token that each text of the decoder begins with: add it",
         )
     })?;
-    let graph = found(folder, &["encoder_model.onnx", "onnx/encoder_model.onnx"])?;
-    let merged = found(folder, &["decoder_model_merged.onnx", "onnx/decoder_model_merged.onnx"]);
-    let (decoder, first) = match merged {
+    let graph = file.of_others().find(folder, &["encoder_model"])?;
+    let (decoder, first) = match file.find(folder, &["decoder_model_merged"]) {
         Ok(merged) => (merged, None),
-        Err(_) => two_decoders(folder)?,
+        Err(_) => two_decoders(folder, file)?,
     };
     let heads = model.decoder_attention_heads.or(model.num_heads);
     let per_head = model.d_model.zip(heads).and_then(|(hidden, heads)| hidden.checked_div(heads));
@@ -65,6 +70,7 @@ pub(super) fn encoder_decoder(folder: &Path, path: &Path, text: &str) -> Result<
         context,
         max_length: context,
         sampling: search.sampling(),
+        bans: search.bans(),
         remarks: search.remarks(),
         encoder: Some(EncoderConfig {
             graph,
@@ -110,22 +116,13 @@ fn cross_names() -> CrossNames {
     }
 }
 
-/// The first of `files` that is in the folder.
-fn found(folder: &Path, files: &[&'static str]) -> Result<PathBuf, GenerateError> {
-    let file = files.iter().find(|file| folder.join(file).is_file());
-    let none = || GenerateError::NoFile { folder: folder.to_owned(), expected: files.to_vec() };
-    file.map(PathBuf::from).ok_or_else(none)
-}
-
 /// The decoder with past, and the one without.
-fn two_decoders(folder: &Path) -> Result<(PathBuf, Option<PathBuf>), GenerateError> {
-    let with_past = ["decoder_with_past_model.onnx", "onnx/decoder_with_past_model.onnx"];
-    let with_past = found(folder, &with_past).map_err(|_| GenerateError::NoFile {
+fn two_decoders(folder: &Path, file: &GraphFile) -> Result<(PathBuf, Option<PathBuf>), GenerateError> {
+    let with_past = file.find(folder, &["decoder_with_past_model"]).map_err(|_| GenerateError::NoFile {
         folder: folder.to_owned(),
-        expected: vec!["decoder_model_merged.onnx", with_past[0]],
+        expected: ["decoder_model_merged.onnx", "decoder_with_past_model.onnx"].map(str::to_owned).to_vec(),
     })?;
-    let first = found(folder, &["decoder_model.onnx", "onnx/decoder_model.onnx"])?;
-    Ok((with_past, Some(first)))
+    Ok((with_past, Some(file.find(folder, &["decoder_model"])?)))
 }
 
 #[cfg(test)]
@@ -141,7 +138,7 @@ mod tests {
             std::fs::write(dir.path().join(name), []).unwrap();
         }
         std::fs::write(dir.path().join("config.json"), config).unwrap();
-        Config::read(dir.path())
+        Config::read(dir.path(), &GraphFile::Any)
     }
 
     #[test]

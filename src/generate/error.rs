@@ -42,7 +42,7 @@ pub enum GenerateError {
         /// The folder.
         folder: PathBuf,
         /// Files of which it needs one.
-        expected: Vec<&'static str>,
+        expected: Vec<String>,
     },
     /// The folder's model is of a kind that is not supported.
     #[error("unsupported: {0}")]
@@ -89,7 +89,7 @@ pub enum GenerateError {
     },
     /// There is no chat template.
     #[error(
-        "the folder has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): give the whole prompt as text"
+        "the model has no chat template (chat_template.jinja, chat_template in tokenizer_config.json, or tokenizer.chat_template in a GGUF file): give the whole prompt as text"
     )]
     NoTemplate,
     /// The chat template could not be read or run.

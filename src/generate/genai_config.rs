@@ -39,6 +39,7 @@ struct Decoder {
     #[serde(default)]
     outputs: Outputs,
     pipeline: Option<serde_json::Value>,
+    sliding_window: Option<serde_json::Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -128,6 +129,11 @@ pub(super) fn genai(path: &Path, text: &str) -> Result<Config, GenerateError> {
         encoder_of(path, encoder, decoder, start, context)
     });
     let encoder = encoder.transpose()?;
+    let mut remarks = search.remarks();
+    if decoder.sliding_window.is_some() {
+        let what = "the settings ask for a window that slides over the prompt (sliding_window): the graph gets all of it";
+        remarks.push(what.to_owned());
+    }
     let heads = decoder.num_key_value_heads.or(decoder.num_attention_heads);
     let per_head = decoder.hidden_size.zip(decoder.num_attention_heads);
     let per_head = per_head.and_then(|(hidden, heads)| hidden.checked_div(heads));
@@ -138,7 +144,8 @@ pub(super) fn genai(path: &Path, text: &str) -> Result<Config, GenerateError> {
         context,
         max_length: search.max_length.unwrap_or(context).min(context),
         sampling: search.sampling(),
-        remarks: search.remarks(),
+        bans: search.bans(),
+        remarks,
         encoder,
         graph: model.decoder.filename.unwrap_or_else(|| PathBuf::from("model.onnx")),
         ends: model.eos_token_id.or(search.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),
@@ -237,6 +244,7 @@ fn encoder_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generate::graph_file::GraphFile;
 
     const WHISPER: &str = r#"{"model": {"type": "whisper", "context_length": 448, "bos_token_id": 7, "eos_token_id": 50257,
         "encoder": {"filename": "encoder.onnx", "hidden_size": 384, "inputs": {"audio_features": "audio_features"},
@@ -251,7 +259,7 @@ mod tests {
     fn read(text: &str) -> Result<Config, GenerateError> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("genai_config.json"), text).unwrap();
-        Config::read(dir.path())
+        Config::read(dir.path(), &GraphFile::Any)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::GenerateError;
 use super::sampling::Sampling;
-use super::settings::{Config, Names};
+use super::settings::{Bans, Config, Names};
 use crate::loader::gguf::{DecoderSizes, GgufFile};
 
 /// Numbers of kinds of tokens.
@@ -56,6 +56,7 @@ pub(super) fn config(name: PathBuf, file: &GgufFile) -> Result<Config, GenerateE
         max_length: context,
         ends: ends.into_iter().collect(),
         sampling: Sampling::GREEDY,
+        bans: Bans::default(),
         remarks: Vec::new(),
         encoder: None,
     })

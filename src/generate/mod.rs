@@ -51,6 +51,7 @@ mod generator;
 mod gguf;
 #[cfg(feature = "grammar")]
 mod grammar;
+mod graph_file;
 mod growing;
 mod input;
 mod io;
@@ -84,6 +85,7 @@ pub use self::error::GenerateError;
 pub use self::generator::{Generator, TextRequest};
 #[cfg(feature = "grammar")]
 pub use self::grammar::Grammar;
+use self::graph_file::GraphFile;
 pub use self::pages::{CachedPage, Eviction, LeastRecentlyUsed, PageCounts};
 pub use self::pool::{PageOptions, PagePool, Pages};
 pub use self::sampling::{Sampling, SamplingOverrides};
@@ -111,7 +113,8 @@ pub struct ModelFolder {
 
 impl ModelFolder {
     /// Reads `genai_config.json` (else `config.json` and `generation_config.json`), `tokenizer.json`, and the chat template
-    /// of `chat_template.jinja` or `tokenizer_config.json`. Of a GGUF file it reads the metadata.
+    /// of `chat_template.jinja` or `tokenizer_config.json`. Of a GGUF file it reads the metadata. `folder` may be an ONNX
+    /// file in the folder or in its folder `onnx`, which is the graph then.
     ///
     /// # Errors
     /// [`GenerateError`] for a file that is missing or does not hold what it should.
@@ -129,8 +132,22 @@ impl ModelFolder {
                 pages: None,
             });
         }
+        let (folder, file) = GraphFile::of(folder);
+        ModelFolder::read(&folder, &file)
+    }
+
+    /// As [`ModelFolder::open`], with the graph whose name ends with `variant`, as `q4f16` in `onnx/model_q4f16.onnx`.
+    ///
+    /// # Errors
+    /// As there; [`GenerateError::NoFile`] where there is no such graph, [`GenerateError::Unsupported`] for what is no end
+    /// of a name.
+    pub fn open_variant(folder: impl AsRef<Path>, variant: &str) -> Result<Self, GenerateError> {
+        ModelFolder::read(folder.as_ref(), &GraphFile::variant(variant)?)
+    }
+
+    fn read(folder: &Path, file: &GraphFile) -> Result<Self, GenerateError> {
         files::check_folder(folder)?;
-        let config = Config::read(folder)?;
+        let config = Config::read(folder, file)?;
         let tokenizer = TextTokenizer::new(&config::tokenizer(folder)?)?;
         let template = config::chat_template(folder)?;
         let template = template.map(|(text, tokens)| ChatTemplate::new(&text, tokens));

@@ -9,6 +9,7 @@ use super::error::GenerateError;
 use super::grammar::Constraint;
 use super::sampling::{Distribution, Guess, Sampler};
 use super::scan::{Request, Row};
+use super::settings::Config;
 use super::text::{StopStrings, TextStream};
 use super::{Finish, GenerateOptions, Generated, ModelFolder};
 use crate::session::CancelToken;
@@ -151,7 +152,7 @@ impl<'a> Sequence<'a> {
         if let (Some(request), Some(constraint)) = (&request, &mut self.constraint) {
             return Ok(Some(Request { allowed: Some(constraint.allowed()?), ..request.clone() }));
         }
-        Ok(request)
+        Ok(request.filter(|_| self.banned().next().is_none()))
     }
 
     /// As [`Sequence::choose`], by way of a guess: the text has the same distribution as without it.
@@ -195,15 +196,29 @@ impl<'a> Sequence<'a> {
         self.made.accepted_tokens += accepted;
     }
 
-    /// Makes tokens impossible that the grammar does not allow.
+    /// Makes tokens impossible that the grammar does not allow, or else the settings.
     fn hold(&mut self, logits: &mut [f32]) -> Result<(), GenerateError> {
         #[cfg(feature = "grammar")]
         if let Some(constraint) = &mut self.constraint {
-            constraint.mask(logits)?;
+            return constraint.mask(logits);
         }
-        #[cfg(not(feature = "grammar"))]
-        let _ = logits;
+        for token in self.banned() {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
         Ok(())
+    }
+
+    /// Tokens that the settings do not let come next.
+    fn banned(&self) -> impl Iterator<Item = u32> {
+        let Config { bans, ends, .. } = &self.folder.config;
+        let [whole, new] = bans.least;
+        let made = self.made.tokens.len();
+        let is_short = self.tokens.len() < whole || made < new;
+        let ends = ends.iter().filter(move |_| is_short);
+        let first = bans.first.iter().filter(move |_| made == 0);
+        bans.always.iter().chain(first).chain(ends).copied()
     }
 
     /// Adds a token to the text; gives it where the text goes on after it.

@@ -55,10 +55,22 @@ pub(super) struct Config {
     /// Tokens that end a text.
     pub(super) ends: Vec<u32>,
     pub(super) sampling: Sampling,
+    pub(super) bans: Bans,
     /// What is asked for and not done.
     pub(super) remarks: Vec<String>,
     /// The rest of a model whose decoder reads an encoder.
     pub(super) encoder: Option<EncoderConfig>,
+}
+
+/// Tokens that the settings do not let a text have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bans {
+    /// Nowhere.
+    pub(super) always: Vec<u32>,
+    /// Not as the first token.
+    pub(super) first: Vec<u32>,
+    /// Tokens that a text has before it may end: with its prompt, and without it.
+    pub(super) least: [usize; 2],
 }
 
 /// What a decoder needs that reads an encoder.
@@ -132,7 +144,16 @@ pub(super) struct Search {
     pub(super) eos_token_id: Option<OneOrMore>,
     pub(super) decoder_start_token_id: Option<u32>,
     pub(super) forced_bos_token_id: Option<u32>,
+    forced_eos_token_id: Option<OneOrMore>,
+    forced_decoder_ids: Option<Vec<serde_json::Value>>,
     suppress_tokens: Option<Vec<i64>>,
+    begin_suppress_tokens: Option<Vec<i64>>,
+    bad_words_ids: Option<Vec<Vec<u32>>>,
+    min_length: Option<usize>,
+    min_new_tokens: Option<usize>,
+    no_repeat_ngram_size: Option<usize>,
+    num_return_sequences: Option<usize>,
+    typical_p: Option<f32>,
     pub(super) max_length: Option<usize>,
     num_beams: Option<usize>,
     do_sample: Option<bool>,
@@ -172,14 +193,46 @@ impl Search {
         }
     }
 
+    pub(super) fn bans(&self) -> Bans {
+        // A negative number stands for none.
+        let tokens = |list: &Option<Vec<i64>>| -> Vec<u32> {
+            list.iter().flatten().filter_map(|token| u32::try_from(*token).ok()).collect()
+        };
+        let words = self.bad_words_ids.iter().flatten();
+        let single = words.filter_map(|word| if let [token] = word[..] { Some(token) } else { None });
+        Bans {
+            always: tokens(&self.suppress_tokens).into_iter().chain(single).collect(),
+            first: tokens(&self.begin_suppress_tokens),
+            least: [self.min_length, self.min_new_tokens].map(Option::unwrap_or_default),
+        }
+    }
+
+    /// What changes texts and is not done.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let beams = self.num_beams.filter(|n| *n > 1);
-        let beams = beams
-            .map(|n| format!("the settings ask for {n} beams: there is no beam search, one token is chosen"));
-        let suppressed = self.suppress_tokens.as_ref().filter(|tokens| !tokens.is_empty());
-        let suppressed = suppressed
-            .map(|tokens| format!("the settings suppress {} tokens: none is suppressed here", tokens.len()));
-        beams.into_iter().chain(suppressed).collect()
+        let several = |n: Option<usize>| n.filter(|n| *n > 1);
+        let words = self.bad_words_ids.iter().flatten().filter(|word| word.len() > 1).count();
+        let forced = self.forced_decoder_ids.as_ref().filter(|ids| !ids.is_empty());
+        let typical = self.typical_p.filter(|p| *p < 1.0 && self.do_sample == Some(true));
+        let remarks = [
+            several(self.num_beams)
+                .map(|n| format!("{n} beams: there is no beam search, one token is chosen")),
+            several(self.num_return_sequences).map(|n| format!("{n} texts of a prompt: one is made")),
+            self.no_repeat_ngram_size.filter(|n| *n > 0).map(|n| {
+                format!("no {n} tokens that were there before (no_repeat_ngram_size): they may come again")
+            }),
+            Some(words).filter(|n| *n > 0).map(|n| {
+                format!(
+                    "{n} bad words of several tokens (bad_words_ids): those of one token alone are kept out"
+                )
+            }),
+            forced
+                .map(|_| "tokens that are forced (forced_decoder_ids): give them with the prompt".to_owned()),
+            self.forced_eos_token_id.as_ref().map(|_| {
+                "a last token where the text is cut off (forced_eos_token_id): it is not added".to_owned()
+            }),
+            typical.map(|p| format!("typical_p {p}: it is not heeded")),
+        ];
+        remarks.into_iter().flatten().map(|what| format!("the settings ask for {what}")).collect()
     }
 }
 

@@ -27,7 +27,7 @@ const LENS: [usize; 2] = [5, 8];
 const ROWS: usize = 13;
 
 /// The largest value, in bytes, that is computed on the host where it does not depend on the length.
-const MOST_KNOWN: usize = 256 << 10;
+pub(super) const MOST_KNOWN: usize = 256 << 10;
 
 /// The largest value, in bytes, that is computed on the host for one length.
 const MOST_COMPUTED: usize = 256 << 20;
@@ -271,7 +271,7 @@ fn walk(graph: &Graph, inputs: &[TensorInfo], known: &Known<'_>, most: usize) ->
 }
 
 /// What a node gives.
-fn node_facts(node: &Node, facts: &[Option<Fact>], most: usize) -> Option<Vec<Fact>> {
+pub(super) fn node_facts(node: &Node, facts: &[Option<Fact>], most: usize) -> Option<Vec<Fact>> {
     let op = node.op.as_ref();
     if op.control().is_some() {
         return None;
@@ -300,7 +300,7 @@ fn node_facts(node: &Node, facts: &[Option<Fact>], most: usize) -> Option<Vec<Fa
 }
 
 /// Tensors whose values are known before a run and may depend on the size in which `a` and `b` differ.
-fn depending(graph: &Graph, a: &[Option<Fact>], b: &[Option<Fact>]) -> Vec<bool> {
+pub(super) fn depending(graph: &Graph, a: &[Option<Fact>], b: &[Option<Fact>]) -> Vec<bool> {
     let known = |id: TensorId| [a, b].iter().all(|facts| value(facts, id).is_some());
     let mut tainted = vec![false; graph.tensors().len()];
     for node in graph.nodes() {
@@ -329,11 +329,11 @@ fn known(graph: &Graph, facts: &[Option<Fact>], needed: &[bool], tainted: &[bool
     known
 }
 
-fn value(facts: &[Option<Fact>], id: TensorId) -> Option<&Tensor> {
+pub(super) fn value(facts: &[Option<Fact>], id: TensorId) -> Option<&Tensor> {
     facts[id.index()].as_ref()?.value.as_ref()
 }
 
-fn sizes(facts: &[Option<Fact>], id: TensorId) -> Option<&[usize]> {
+pub(super) fn sizes(facts: &[Option<Fact>], id: TensorId) -> Option<&[usize]> {
     facts[id.index()].as_ref().map(|fact| fact.info.shape.dims())
 }
 
@@ -364,7 +364,7 @@ fn largest(graph: &Graph, a: &[Option<Fact>], b: &[Option<Fact>], needed: &[bool
 }
 
 /// Nodes that the values of `tensors` depend on.
-fn ancestors(graph: &Graph, tensors: impl Iterator<Item = TensorId>) -> Vec<bool> {
+pub(super) fn ancestors(graph: &Graph, tensors: impl Iterator<Item = TensorId>) -> Vec<bool> {
     let mut needed = vec![false; graph.nodes().len()];
     let mut left: Vec<TensorId> = tensors.collect();
     while let Some(id) = left.pop() {
@@ -600,7 +600,7 @@ mod tests {
     use crate::backend::ContextDesc;
     use crate::generate::fixed::inputs;
     use crate::generate::sampling::Sampling;
-    use crate::generate::settings::{Config, Names};
+    use crate::generate::settings::{Bans, Config, Names};
     use crate::graph::GraphBuilder;
     use crate::operator::Operator;
     use crate::ops::attention::Attention;
@@ -650,6 +650,7 @@ mod tests {
             max_length: 64,
             ends: Vec::new(),
             sampling: Sampling::GREEDY,
+            bans: Bans::default(),
             remarks: Vec::new(),
             encoder: None,
         };

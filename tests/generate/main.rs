@@ -35,7 +35,7 @@ use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::generate::{
     BatchOptions, Batcher, Finish, GenerateError, GenerateOptions, Generated, Generator, Message,
-    ModelFolder, Prompt, Sampling,
+    ModelFolder, Prompt, SampleOn, Sampling, TemplateArgs,
 };
 use onepool::registry::Registry;
 use onepool::session::CancelToken;
@@ -270,6 +270,72 @@ fn texts_end_where_they_are_told_to() {
 }
 
 #[test]
+fn tokens_that_the_settings_keep_out_do_not_come() {
+    let case = &expected("fixed")[0];
+    let with = |search: &str, on: SampleOn| {
+        let dir = copy("fixed");
+        let path = dir.path().join("genai_config.json");
+        let config = std::fs::read_to_string(&path).unwrap();
+        let end = case.tokens[5];
+        let config = config.replace("\"eos_token_id\": 2", &format!("\"eos_token_id\": [2, {end}]"));
+        let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        let search: serde_json::Value = serde_json::from_str(search).unwrap();
+        config["search"].as_object_mut().unwrap().extend(search.as_object().unwrap().clone());
+        std::fs::write(path, config.to_string()).unwrap();
+        let folder = ModelFolder::open(dir.path()).unwrap().sample_on(on);
+        let session = Session::builder().model(folder.graph()).context(cpu()).build().unwrap();
+        let mut generator = Generator::new(folder, session, None).unwrap();
+        let options = GenerateOptions { max_tokens: Some(30), ..GenerateOptions::default() };
+        generate(&mut generator, &case.prompt, &options)
+    };
+    let (first, end) = (case.tokens[0], case.tokens[5]);
+    let least = case.tokens.iter().position(|token| *token == end).unwrap();
+    for on in [SampleOn::Host, SampleOn::Device] {
+        assert_eq!(with("{}", on).tokens.len(), least);
+        let made = with(&format!("{{\"suppress_tokens\": [{first}]}}"), on).tokens;
+        assert!(!made.contains(&first), "{made:?}");
+        let made = with(&format!("{{\"begin_suppress_tokens\": [{first}]}}"), on).tokens;
+        assert_ne!(made[0], first);
+        let made = with("{\"min_new_tokens\": 20}", on);
+        assert!(made.tokens.len() >= 20 && !made.tokens[..20].contains(&end), "{made:?}");
+        assert_eq!(made.tokens[..least], case.tokens[..least]);
+        let whole = with(&format!("{{\"min_length\": {}}}", case.prompt_tokens.len() + 20), on);
+        assert_eq!(whole.tokens, made.tokens);
+    }
+}
+
+/// A chat template that cannot be read is the error of a chat, not of the model.
+#[test]
+fn a_template_that_cannot_be_read_leaves_the_model_its_texts() {
+    let dir = copy("fixed");
+    let path = dir.path().join("tokenizer_config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(path, text.replace("{% for", "{% fro")).unwrap();
+    let mut generator = open(dir.path(), &cpu(), None).unwrap();
+    let case = &expected("fixed")[0];
+    assert_eq!(generate(&mut generator, &case.prompt, &exactly(4)).tokens, case.tokens[..4]);
+    let e = generator.folder().tokens(Prompt::Chat(&[Message::new("user", "x")])).unwrap_err().to_string();
+    assert!(e.starts_with("the chat template: syntax error"), "{e}");
+}
+
+/// What a chat template reads besides the messages.
+#[test]
+fn arguments_of_a_template_change_the_prompt() {
+    let dir = copy("fixed");
+    let template =
+        "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}";
+    std::fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
+    let chat = [Message::new("user", "Hello")];
+    let plain = ModelFolder::open(dir.path()).unwrap();
+    let mut args = TemplateArgs::default();
+    args.set("tools", "[{\"b\": 1, \"a\": 2}]").unwrap();
+    let given = ModelFolder::open(dir.path()).unwrap().template_args(args);
+    let marked = |text: &str| plain.tokens(Prompt::Text(text)).unwrap()[1..].to_vec();
+    assert_eq!(plain.tokens(Prompt::Chat(&chat)).unwrap(), marked("Hello"));
+    assert_eq!(given.tokens(Prompt::Chat(&chat)).unwrap(), marked("Hello[{\"b\": 1, \"a\": 2}]"));
+}
+
+#[test]
 fn chats_are_given_in_the_models_own_form() {
     let mut generator = fixed();
     let messages = [Message::new("system", "be brief"), Message::new("user", " Hello ")];
@@ -323,7 +389,6 @@ fn folders_that_do_not_fit_their_graph_say_why() {
     has(said(config, "model.onnx", "other.onnx"), "other.onnx");
     has(said(config, "\"head_size\": 16", "\"head_size\": []"), "genai_config.json: invalid type");
     has(said("tokenizer.json", "\"BPE\"", "\"XYZ\""), "the tokenizer: ");
-    has(said("tokenizer_config.json", "{% for", "{% fro"), "the chat template: syntax error");
     let dir = copy("fixed");
     std::fs::remove_file(dir.path().join("tokenizer.json")).unwrap();
     has(open(dir.path(), &cpu(), None).unwrap_err().to_string(), "cannot read");

@@ -71,8 +71,10 @@ impl Settings {
     /// [`GenerateError`] for a file that does not hold what it should, and without a graph.
     pub(super) fn read(folder: &Path) -> Result<Self, GenerateError> {
         let graph = GRAPHS.iter().map(|name| folder.join(name)).find(|path| path.is_file());
-        let graph = graph
-            .ok_or_else(|| GenerateError::NoFile { folder: folder.to_owned(), expected: GRAPHS.to_vec() })?;
+        let graph = graph.ok_or_else(|| GenerateError::NoFile {
+            folder: folder.to_owned(),
+            expected: GRAPHS.map(str::to_owned).to_vec(),
+        })?;
         let modules: Option<Vec<Module>> = optional(&folder.join("modules.json"))?;
         let (mut pooling, mut prompt_counts, mut normalized) = (vec![Pooling::Mean], true, false);
         for module in modules.iter().flatten() {
@@ -127,7 +129,7 @@ fn read_pooling(path: &Path) -> Result<(Vec<Pooling>, bool), GenerateError> {
     let wrong = |problem: String| GenerateError::Content { path: path.to_owned(), problem };
     let config: BTreeMap<String, Value> = optional(path)?.ok_or_else(|| GenerateError::NoFile {
         folder: path.parent().unwrap_or(path).to_owned(),
-        expected: vec!["config.json"],
+        expected: vec!["config.json".to_owned()],
     })?;
     let named: Vec<&str> = match config.get("pooling_mode") {
         Some(Value::String(name)) => vec![name],
