@@ -350,7 +350,7 @@ impl<'a> Batcher<'a> {
                 let tokens = &text.sequence.tokens()[text.computed..][..count];
                 // Only a text that has run all its tokens chooses the next.
                 let from = if count == text.left() { count - 1 } else { count };
-                Some(Part { sequence, tokens, from })
+                Some(Part { sequence, tokens, from, ahead: text.left() - count })
             })
             .collect();
         let run = self.only_cancel();

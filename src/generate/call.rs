@@ -23,6 +23,8 @@ pub(super) struct Call<'a> {
     pub(super) all_lens: &'a [usize],
     /// The first token of which the logits are wanted.
     pub(super) from: usize,
+    /// Tokens of the same prompt that come after these.
+    pub(super) ahead: usize,
     /// Positions that the model has.
     pub(super) positions: usize,
     /// What is asked of the last logits of every sequence; all are wanted where nothing is.
@@ -36,6 +38,8 @@ pub(super) struct Part<'a> {
     pub(super) tokens: &'a [u32],
     /// The first token of which the logits are wanted.
     pub(super) from: usize,
+    /// Tokens of the same prompt that come after these.
+    pub(super) ahead: usize,
 }
 
 /// Cuts `parts` into runs of at most `most` tokens, which is not 0. Each piece of a part has the place of
@@ -52,7 +56,7 @@ pub(super) fn packed<'a>(parts: &[Part<'a>], most: usize) -> Vec<Vec<(usize, Par
             let count = room.min(part.tokens.len() - done);
             let tokens = &part.tokens[done..done + count];
             let from = part.from.saturating_sub(done).min(count);
-            run.push((at, Part { sequence: part.sequence, tokens, from }));
+            run.push((at, Part { sequence: part.sequence, tokens, from, ahead: 0 }));
             (done, room) = (done + count, room - count);
         }
     }
@@ -226,7 +230,8 @@ mod tests {
     #[test]
     fn no_run_has_more_tokens_than_its_logits_may_have() {
         let tokens: Vec<u32> = (0..40).collect();
-        let part = |sequence, range: Range<usize>, from| Part { sequence, tokens: &tokens[range], from };
+        let part =
+            |sequence, range: Range<usize>, from| Part { sequence, tokens: &tokens[range], from, ahead: 0 };
         let parts = [part(3, 0..1, 0), part(0, 1..20, 18), part(1, 20..24, 4), part(2, 24..40, 0)];
         let runs = packed(&parts, 8);
         let (mut again, mut wanted) = (vec![Vec::new(); 4], vec![Vec::new(); 4]);

@@ -265,6 +265,11 @@ impl Decoder {
         }
     }
 
+    /// Whether sequences of any lengths may share a run.
+    fn shares_runs(&self) -> bool {
+        if let Runs::Fixed(runs) = &self.runs { runs.shares_runs() } else { true }
+    }
+
     /// The cache, where it has a fixed length.
     pub(super) fn cache(&self) -> Option<&KeyValueCache> {
         match &self.runs {
@@ -476,10 +481,20 @@ impl Decoder {
         from: usize,
         options: Option<&RunOptions>,
     ) -> Result<Vec<Row>, GenerateError> {
+        self.forward_part(&Part { sequence, tokens, from, ahead: 0 }, options)
+    }
+
+    /// As [`Decoder::forward`], of a part.
+    fn forward_part(
+        &mut self,
+        part: &Part<'_>,
+        options: Option<&RunOptions>,
+    ) -> Result<Vec<Row>, GenerateError> {
+        let &Part { sequence, tokens, from, ahead } = part;
         self.check(tokens)?;
         let (mut rest, mut from, mut rows) = (tokens, from, Vec::new());
         while !rest.is_empty() {
-            let ran = self.run(sequence..sequence + 1, rest, from, options)?;
+            let ran = self.run(sequence..sequence + 1, rest, (from, ahead), options)?;
             self.lens[sequence] += ran.taken;
             rest = &rest[ran.taken..];
             from = from.saturating_sub(ran.taken);
@@ -503,7 +518,7 @@ impl Decoder {
         if matches!(self.runs, Runs::Paged(_)) {
             let parts: Vec<Part<'_>> = (0..tokens.len())
                 .filter(|at| tokens[*at].is_some())
-                .map(|at| Part { sequence: at, tokens: &given[at..=at], from: 0 })
+                .map(|at| Part { sequence: at, tokens: &given[at..=at], from: 0, ahead: 0 })
                 .collect();
             let mut all = vec![Row::Logits(Vec::new()); tokens.len()];
             for (part, rows) in parts.iter().zip(self.run_parts(&parts, options)?) {
@@ -514,7 +529,7 @@ impl Decoder {
             return Ok(all);
         }
         let one_run = match self.growth() {
-            Growth::InPlace | Growth::Padded => tokens.len() > 1,
+            Growth::InPlace | Growth::Padded => tokens.len() > 1 && self.shares_runs(),
             Growth::Copied | Growth::PaddedAlone | Growth::Planned | Growth::Pages => false,
         };
         let mut all = Vec::new();
@@ -523,7 +538,7 @@ impl Decoder {
             for (len, token) in self.lens.iter_mut().zip(tokens) {
                 *len = if token.is_none() { (*len).min(self.capacity - 1) } else { *len };
             }
-            all = self.run(0..tokens.len(), &given, 0, options)?.rows;
+            all = self.run(0..tokens.len(), &given, (0, 0), options)?.rows;
         }
         for (sequence, token) in tokens.iter().enumerate() {
             match token {
@@ -564,13 +579,13 @@ impl Decoder {
         let mut single = vec![None; self.lens.len()];
         for (part, rows) in parts.iter().zip(&mut all) {
             match part.tokens {
-                [token] => single[part.sequence] = Some(*token),
-                tokens => *rows = self.forward(part.sequence, tokens, part.from, options)?,
+                [token] if part.ahead == 0 => single[part.sequence] = Some(*token),
+                _ => *rows = self.forward_part(part, options)?,
             }
         }
         if single.iter().any(Option::is_some) {
             let mut logits = self.step(&single, options)?;
-            let is_wanted = |part: &Part<'_>| part.tokens.len() == 1 && part.from == 0;
+            let is_wanted = |part: &Part<'_>| part.tokens.len() == 1 && part.from == 0 && part.ahead == 0;
             for (part, rows) in parts.iter().zip(&mut all).filter(|(part, _)| is_wanted(part)) {
                 rows.push(std::mem::replace(&mut logits[part.sequence], Row::Logits(Vec::new())));
             }
@@ -592,12 +607,12 @@ impl Decoder {
         &mut self,
         sequences: Range<usize>,
         tokens: &[u32],
-        from: usize,
+        (from, ahead): (usize, usize),
         options: Option<&RunOptions>,
     ) -> Result<Ran, GenerateError> {
         let (session, io, all_lens, positions) = (&self.session, &self.io, &self.lens[..], self.capacity);
         let asked = &self.asked[..];
-        let call = Call { session, io, options, sequences, tokens, all_lens, from, positions, asked };
+        let call = Call { session, io, options, sequences, tokens, all_lens, from, ahead, positions, asked };
         match &mut self.runs {
             Runs::Fixed(runs) => runs.run(&call),
             Runs::Padded(runs) => runs.run(&call),
@@ -605,7 +620,7 @@ impl Decoder {
             Runs::Long(runs) => runs.run(&call),
             Runs::Paged(runs) => {
                 let (sequence, size) = (call.sequences.start, call.tokens.len().min(runs.largest_chunk()));
-                let part = Part { sequence, tokens: &call.tokens[..size], from: call.from };
+                let part = Part { sequence, tokens: &call.tokens[..size], from: call.from, ahead: 0 };
                 let rows = runs.run(call.session, call.io, all_lens, &[part], (options, asked))?;
                 Ok(Ran { taken: size, rows: rows.into_iter().flatten().collect() })
             }

@@ -9,11 +9,15 @@ use super::call::{Call, Ran, chunk_size};
 use super::error::GenerateError;
 use super::io::DecoderIo;
 use super::logits::Logits;
+use super::mask_length::MaskLength;
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::plan::{Plan, PlannedIo};
 use crate::session::{Binding, BindingBuilder, Memory, Session};
 use crate::shape::Shape;
+
+/// Runs that stay bound where lengths of the mask may have runs of their own.
+const MOST_STEPS: usize = 64;
 
 /// Rows are written to a cache of a fixed length; the mask tells how many are valid.
 #[derive(Debug)]
@@ -24,8 +28,10 @@ pub(super) struct FixedRuns {
     largest_chunk: usize,
     /// Whether a run gives logits of all its tokens, so that it may be filled up.
     fills_up: bool,
-    /// Bound runs by sequences, size and way.
-    steps: BTreeMap<(usize, usize, usize, usize), Step>,
+    /// What the graph decides by the length of its mask, where it decides anything.
+    lengths: Option<MaskLength>,
+    /// Bound runs by sequences, size, way and length of the mask.
+    steps: BTreeMap<(usize, usize, usize, usize, usize), Step>,
 }
 
 /// A run of so many tokens, bound once.
@@ -144,15 +150,32 @@ impl FixedRuns {
         largest_chunk: usize,
     ) -> Result<Self, GenerateError> {
         let cache = KeyValueCache::new(session, plan.tensors, plan.in_place, 1, capacity)?;
-        let mut runs = FixedRuns { cache, capacity, largest_chunk, fills_up: true, steps: BTreeMap::new() };
+        let lengths = io.mask.as_ref().and_then(|mask| MaskLength::new(session.graph(), mask));
+        let (fills_up, steps) = (true, BTreeMap::new());
+        let mut runs = FixedRuns { cache, capacity, largest_chunk, fills_up, lengths, steps };
         for way in 0..runs.cache.ways() {
-            runs.step(session, io, &(0..1), 1, way)?;
+            let total = runs.mask_rows(session, 1, 1).unwrap_or(capacity);
+            runs.step(session, io, &(0..1), (1, total), way)?;
         }
         Ok(runs)
     }
 
     pub(super) fn cache(&self) -> &KeyValueCache {
         &self.cache
+    }
+
+    /// Whether sequences of any lengths may share a run.
+    pub(super) fn shares_runs(&self) -> bool {
+        self.lengths.is_none()
+    }
+
+    /// The length of the mask of a run that ends at `end` tokens and has room for `least`; nothing where no mask of so many
+    /// leads to what the graph computes of `end` tokens.
+    fn mask_rows(&mut self, session: &Session, end: usize, least: usize) -> Option<usize> {
+        match &mut self.lengths {
+            Some(lengths) => lengths.of(session.graph(), end, least, self.capacity),
+            None => Some(self.capacity),
+        }
     }
 
     /// Makes room for `sequences`; their caches are empty then.
@@ -181,7 +204,7 @@ impl FixedRuns {
         let end = (len + tokens).min(self.capacity);
         let mut way = self.cache.way(sequence);
         while len < end {
-            let size = self.chunk(session, io, &(sequence..sequence + 1), end - len, len, way)?;
+            let (size, _) = self.chunk(session, io, &(sequence..sequence + 1), (end - len, end), len, way)?;
             (len, way) = (len + size, self.cache.other(way));
         }
         Ok(())
@@ -193,52 +216,67 @@ impl FixedRuns {
     /// What the session says; the caches are as before then.
     pub(super) fn run(&mut self, call: &Call<'_>) -> Result<Ran, GenerateError> {
         let (session, io, sequences) = (call.session, call.io, &call.sequences);
-        let (way, capacity) = (self.cache.way(sequences.start), self.capacity);
-        let size = match sequences.len() {
-            1 => self.chunk(session, io, sequences, call.tokens.len(), call.lens()[0], way)?,
-            _ => 1,
+        let way = self.cache.way(sequences.start);
+        let (size, total) = match sequences.len() {
+            1 => {
+                let (rest, len) = (call.tokens.len(), call.lens()[0]);
+                self.chunk(session, io, sequences, (rest, len + rest + call.ahead), len, way)?
+            }
+            _ => (1, self.capacity),
         };
-        let step = self.step(session, io, sequences, size, way)?;
-        step.fill(call, size, capacity)?;
+        let step = self.step(session, io, sequences, (size, total), way)?;
+        step.fill(call, size, total)?;
         call.run(&mut step.binding)?;
         let ran = call.ran(size, &step.logits, &step.binding)?;
         self.cache.advance(sequences);
         Ok(ran)
     }
 
-    /// The size of the next run, which is bound then: `rest` tokens after `len`.
+    /// The size of the next run and of its mask, which is bound then: `rest` tokens after `len`, of a prompt that ends at
+    /// `end`.
     fn chunk(
         &mut self,
         session: &Session,
         io: &DecoderIo,
         sequences: &Range<usize>,
-        rest: usize,
+        (rest, end): (usize, usize),
         len: usize,
         way: usize,
-    ) -> Result<usize, GenerateError> {
-        let size = chunk_size(rest, self.capacity - len, self.largest_chunk, self.fills_up);
-        let rows = self.step(session, io, sequences, size, way)?.logits.rows();
+    ) -> Result<(usize, usize), GenerateError> {
+        let room = self.capacity - len;
+        let mut size = chunk_size(rest, room, self.largest_chunk, self.fills_up);
+        let total = match self.mask_rows(session, end.min(self.capacity), len + size) {
+            Some(total) => total,
+            None => {
+                size = chunk_size(rest, room, self.largest_chunk, false);
+                self.mask_rows(session, end.min(self.capacity), len + size).unwrap_or(self.capacity)
+            }
+        };
+        let rows = self.step(session, io, sequences, (size, total), way)?.logits.rows();
         if size > rest && rows != size {
             // The logits are those of the last token alone, so it must be a token of the prompt.
             self.fills_up = false;
-            return self.chunk(session, io, sequences, rest, len, way);
+            return self.chunk(session, io, sequences, (rest, end), len, way);
         }
-        Ok(size)
+        Ok((size, total))
     }
 
-    /// The bound run of `size` tokens.
+    /// The bound run of `size` tokens with a mask of `total`.
     fn step(
         &mut self,
         session: &Session,
         io: &DecoderIo,
         sequences: &Range<usize>,
-        size: usize,
+        (size, total): (usize, usize),
         way: usize,
     ) -> Result<&mut Step, GenerateError> {
-        match self.steps.entry((sequences.start, sequences.len(), size, way)) {
+        if self.lengths.is_some() && self.steps.len() > MOST_STEPS {
+            self.steps.clear();
+        }
+        match self.steps.entry((sequences.start, sequences.len(), size, way, total)) {
             Entry::Occupied(step) => Ok(step.into_mut()),
             Entry::Vacant(place) => {
-                let builder = inputs(session, io, sequences.len(), size, self.capacity, true)?;
+                let builder = inputs(session, io, sequences.len(), size, total, true)?;
                 let builder = self.cache.bind(builder, sequences, way)?;
                 let (logits, builder) = Logits::bind(session, io, builder)?;
                 Ok(place.insert(Step { binding: builder.build()?, valid: None, logits }))
@@ -248,20 +286,20 @@ impl FixedRuns {
 }
 
 impl Step {
-    /// Writes the inputs of a run of `size` tokens, filled up with zeros.
-    fn fill(&mut self, call: &Call<'_>, size: usize, capacity: usize) -> Result<(), GenerateError> {
+    /// Writes the inputs of a run of `size` tokens, filled up with zeros, and a mask of `total`.
+    fn fill(&mut self, call: &Call<'_>, size: usize, total: usize) -> Result<(), GenerateError> {
         call.write_tokens(&mut self.binding, size)?;
         call.ask(&mut self.binding, &self.logits, size)?;
         let Some(mask) = &call.io.mask else { return Ok(()) };
         // Only what changed; tokens that fill up a run are valid in it, so that positions are right.
         let valid: Vec<usize> = call.lens().iter().map(|len| len + size).collect();
-        let ones = |valid: usize| (0..capacity).map(move |p| i64::from(p < valid));
+        let ones = |valid: usize| (0..total).map(move |p| i64::from(p < valid));
         let all = || valid.iter().flat_map(|valid| ones(*valid)).collect::<Vec<_>>();
         let count = valid.len();
         match self.valid.take() {
             Some(before) => {
                 for (sequence, (before, valid)) in before.into_iter().zip(valid.iter().copied()).enumerate() {
-                    let from = sequence * capacity + before.min(valid);
+                    let from = sequence * total + before.min(valid);
                     let changed = vec![i64::from(valid > before); before.abs_diff(valid)];
                     mask.write(&mut self.binding, count, from, &changed, all)?;
                 }

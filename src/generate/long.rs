@@ -120,7 +120,18 @@ fn call<'c>(
     positions: usize,
 ) -> Call<'c> {
     let from = tokens.len() - 1;
-    Call { session, io, options: None, sequences: 0..1, tokens, all_lens, from, positions, asked: &[] }
+    Call {
+        session,
+        io,
+        options: None,
+        sequences: 0..1,
+        tokens,
+        all_lens,
+        from,
+        ahead: 0,
+        positions,
+        asked: &[],
+    }
 }
 
 /// What stands for an encoder's output, with keys and values where it is the encoder that gives them.

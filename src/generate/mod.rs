@@ -57,6 +57,7 @@ mod input;
 mod io;
 mod logits;
 mod long;
+mod mask_length;
 mod padded;
 mod page_plan;
 mod paged;

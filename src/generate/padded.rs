@@ -12,6 +12,7 @@ use super::error::GenerateError;
 use super::fixed::{inputs, only_device};
 use super::io::DecoderIo;
 use super::logits::{Logits, near};
+use super::mask_length::MaskLength;
 use super::scan::Row;
 use crate::plan::Plan;
 use crate::session::{Binding, Memory, Session, SessionError};
@@ -55,7 +56,7 @@ pub(super) struct PaddedPlan {
 }
 
 impl PaddedPlan {
-    /// Plans one token; nothing where the graph has no mask or does not append.
+    /// Plans one token; nothing where the graph has no mask, chooses a branch by its length, or does not append.
     ///
     /// # Errors
     /// What the session says.
@@ -65,7 +66,9 @@ impl PaddedPlan {
         tensors: &[CacheTensor],
         capacity: usize,
     ) -> Result<Option<Self>, GenerateError> {
-        if io.mask.is_none() {
+        let Some(mask) = &io.mask else { return Ok(None) };
+        // A branch would be chosen for rows that are hidden.
+        if MaskLength::new(session.graph(), mask).is_some_and(|length| length.chooses()) {
             return Ok(None);
         }
         let rows = rows_for(1, 1, capacity);
@@ -125,6 +128,7 @@ impl PaddedRuns {
             tokens: &tokens,
             all_lens,
             from: 1,
+            ahead: 0,
             positions,
             asked: &[],
         };
