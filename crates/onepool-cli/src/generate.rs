@@ -13,6 +13,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::error::CliError;
+use super::input_file::read_bytes;
 use super::open::{CacheArgs, load_on, open_table};
 use super::output::Output;
 use super::place::PlaceArgs;
@@ -24,7 +25,7 @@ use onepool::device::Context;
 use onepool::generate::{
     BatchCounts, BatchOptions, Batcher, Finish, GenerateError, GenerateOptions, Generated, Generator,
     Grammar, Message, ModelFolder, PageCounts, PageOptions, PagePool, Prompt, SampleOn, Sampling,
-    SamplingOverrides, TextRequest,
+    SamplingOverrides, TemplateArgs, TextRequest,
 };
 use onepool::session::{Session, SessionBuilder, SharedArena};
 
@@ -32,7 +33,7 @@ use onepool::session::{Session, SessionBuilder, SharedArena};
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
     /// A GGUF file, or the model's folder: an ONNX graph with genai_config.json (or config.json) and tokenizer.json. A model
-    /// that reads text with an encoder has encoder_model.onnx too.
+    /// that reads text with an encoder has encoder_model.onnx too. The graph's file itself chooses one of several.
     model: PathBuf,
     /// The text to go on from; may be given several times.
     #[arg(short, long, required_unless_present = "prompts", value_name = "TEXT")]
@@ -47,9 +48,16 @@ pub(super) struct Args {
     /// Pages of keys and values, for a graph with PagedAttention. Without it as many as --batch prompts can need.
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..))]
     pages: Option<u32>,
-    /// Gives each prompt as a user's message to the model's chat template.
+    /// Gives each prompt as a user's message to the model's chat template. A line of --prompts that is a JSON list of messages,
+    /// each with "role" and "content", is a whole chat.
     #[arg(long)]
     chat: bool,
+    /// A variable of the chat template with a value in JSON, such as enable_thinking=false; may be given several times.
+    #[arg(long, value_name = "NAME=JSON", requires = "chat")]
+    template_arg: Vec<String>,
+    /// A file with the functions that the model may call, a list in JSON: the variable tools of the chat template.
+    #[arg(long, value_name = "FILE", requires = "chat")]
+    tools: Option<PathBuf>,
     /// A message of the system before each prompt.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
@@ -221,6 +229,9 @@ pub(super) struct SamplingArgs {
     /// Where tokens are chosen: on a GPU, which gives the host the likely ones alone, or on the host, which gets all logits.
     #[arg(long, value_enum, default_value_t = Choice::Auto)]
     sample_on: Choice,
+    /// Take the graph whose name ends so, such as q4f16 of onnx/model_q4f16.onnx.
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
 }
 
 /// Where tokens are chosen.
@@ -240,7 +251,11 @@ impl SamplingArgs {
     /// # Errors
     /// [`CliError`].
     pub(super) fn open(&self, model: &Path) -> Result<ModelFolder, CliError> {
-        Ok(ModelFolder::open(model)?.sample_on(match self.sample_on {
+        let folder = match &self.variant {
+            Some(variant) => ModelFolder::open_variant(model, variant)?,
+            None => ModelFolder::open(model)?,
+        };
+        Ok(folder.sample_on(match self.sample_on {
             Choice::Auto => SampleOn::Auto,
             Choice::Host => SampleOn::Host,
             Choice::Device => SampleOn::Device,
@@ -405,9 +420,13 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 }
 
 fn texts(args: &Args, common: &Common, out: &mut Output) -> Result<ExitCode, CliError> {
-    let folder = args.sampling.open(&args.model)?;
+    let folder = args.sampling.open(&args.model)?.template_args(template_args(args)?);
+    if let Some(file) = &args.prompt_cache {
+        check_cache(&folder, file)?;
+    }
     let given = given(&args.prompt, args.prompts.as_ref())?;
-    let chats: Vec<Vec<Message>> = given.iter().map(|text| messages(args, text)).collect();
+    let chats = given.iter().enumerate().map(|(at, text)| messages(args, text, at >= args.prompt.len()));
+    let chats: Vec<Vec<Message>> = chats.collect::<Result<_, CliError>>()?;
     let prompts: Vec<Prompt<'_>> = match args.chat {
         true => chats.iter().map(|messages| Prompt::Chat(messages)).collect(),
         false => given.iter().map(|text| Prompt::Text(text)).collect(),
@@ -613,9 +632,58 @@ fn together(
     Ok(texts)
 }
 
-fn messages(args: &Args, text: &str) -> Vec<Message> {
+/// The messages of a chat: those of a line of a file that has them in JSON, else `text` of the user.
+///
+/// # Errors
+/// [`CliError::Usage`] for a line that begins as a list of messages and is none.
+fn messages(args: &Args, text: &str, is_line: bool) -> Result<Vec<Message>, CliError> {
     let system = args.system.iter().map(|system| Message::new("system", system));
-    system.chain([Message::new("user", text)]).collect()
+    let is_list = is_line && args.chat && text.trim_start().starts_with("[{");
+    let said = match is_list {
+        true => serde_json::from_str(text).map_err(|e| {
+            CliError::usage(format!("a line of --prompts is no list of messages with role and content: {e}"))
+        })?,
+        false => vec![Message::new("user", text)],
+    };
+    Ok(system.chain(said).collect())
+}
+
+/// What the chat template is given besides the messages.
+///
+/// # Errors
+/// [`CliError`] for files that cannot be read, and what is no JSON.
+fn template_args(args: &Args) -> Result<TemplateArgs, CliError> {
+    let mut all = TemplateArgs::default();
+    if let Some(path) = &args.tools {
+        let text = read_bytes(path)?;
+        let text = std::str::from_utf8(&text).map_err(|e| CliError::content(path, e.to_string()))?;
+        all.set("tools", text)?;
+    }
+    for arg in &args.template_arg {
+        let Some((name, json)) = arg.split_once('=') else {
+            return Err(CliError::usage(format!("--template-arg {arg}: give NAME=JSON")));
+        };
+        all.set(name, json)?;
+    }
+    Ok(all)
+}
+
+/// Whether a conversation can be written to `path` once there is one.
+///
+/// # Errors
+/// [`CliError`].
+fn check_cache(folder: &ModelFolder, path: &Path) -> Result<(), CliError> {
+    if folder.encoder().is_some() {
+        return Err(CliError::Unsupported("--prompt-cache of a model with an encoder".to_owned()));
+    }
+    if path.is_dir() {
+        return Err(CliError::content(path, "this is a folder: name a file"));
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let probe = parent.join(format!(".{name}.{}.probe", std::process::id()));
+    std::fs::File::create(&probe).map_err(|e| CliError::file("write", path, e))?;
+    std::fs::remove_file(&probe).map_err(|e| CliError::file("write", path, e))
 }
 
 /// Says something about the texts where it does not mix with them.
@@ -640,6 +708,7 @@ mod tests {
             repetition_penalty: None,
             seed: 3,
             sample_on: Choice::Auto,
+            variant: None,
         };
         let settings = Sampling { temperature: 0.7, top_k: 50, ..Sampling::GREEDY };
         assert_eq!(none.over(settings), Sampling { seed: 3, ..settings });

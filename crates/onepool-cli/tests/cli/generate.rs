@@ -158,6 +158,51 @@ fn bad_arguments_and_folders_are_errors_with_a_sentence() {
     fails(empty.path(), 1, &["generate", "none", "-p", "x"], &["none", "genai_config.json"]);
 }
 
+#[test]
+fn chats_have_arguments_and_may_be_whole() {
+    let dir = folder();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let model = path("model");
+    std::fs::create_dir(&model).unwrap();
+    for entry in std::fs::read_dir(root().join(MODEL)).unwrap() {
+        let file = entry.unwrap().path();
+        std::fs::copy(&file, Path::new(&model).join(file.file_name().unwrap())).unwrap();
+    }
+    let template = "{{ raise_exception(messages | tojson ~ (tools | tojson) ~ (deep | tojson)) }}";
+    std::fs::write(Path::new(&model).join("chat_template.jinja"), template).unwrap();
+    let (lines, tools) = (path("lines"), path("tools"));
+    let chat = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]"#;
+    std::fs::write(&lines, chat).unwrap();
+    std::fs::write(&tools, "[1]").unwrap();
+    let given = ["generate", &model, "-d", "cpu", "--chat", "--prompts", &lines, "--tools", &tools];
+    fails(root(), 2, &[&given[..], &["--template-arg", "deep=null"]].concat(), &[&format!("{chat}[1]null")]);
+    fails(root(), 2, &[&given[..], &["--template-arg", "deep"]].concat(), &["give NAME=JSON"]);
+    fails(root(), 2, &[&given[..], &["--template-arg", "deep={"]].concat(), &["\"deep\" is no JSON"]);
+    std::fs::write(&lines, "[{\"role\": 3}]").unwrap();
+    fails(root(), 2, &given, &["no list of messages"]);
+}
+
+#[test]
+fn graphs_are_named_and_caches_are_checked_first() {
+    let graph = format!("{MODEL}/model.onnx");
+    let made = ends(
+        root(),
+        0,
+        &["generate", &graph, "-d", "cpu", "--json", "-p", "Hello", "-n", "4", "--ignore-end"],
+    );
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    assert_eq!(
+        made["texts"][0]["tokens"],
+        json(&["-p", "Hello", "-n", "4", "--ignore-end"])["texts"][0]["tokens"]
+    );
+    let with = |args: &[&'static str]| [&["generate", MODEL, "-d", "cpu", "-p", "x"][..], args].concat();
+    fails(root(), 1, &with(&["--variant", "q4"]), &["none of model_q4.onnx, onnx/model_q4.onnx"]);
+    fails(root(), 1, &with(&["--prompt-cache", "none/chat"]), &["cannot write none/chat"]);
+    fails(root(), 1, &with(&["--prompt-cache", "docs"]), &["this is a folder"]);
+    let encoder = ["generate", "models/tiny_seq2seq/text", "-d", "cpu", "-p", "x", "--prompt-cache", "chat"];
+    fails(root(), 3, &encoder, &["a model with an encoder"]);
+}
+
 /// Every command of the page runs as it stands there.
 #[test]
 fn the_commands_of_the_page_run() {
