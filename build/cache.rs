@@ -22,9 +22,6 @@ pub(super) struct Cache {
 
 impl Cache {
     /// Opens or creates the cache under `out`.
-    ///
-    /// # Errors
-    /// The folder cannot be created.
     pub(super) fn open(out: &Path) -> Result<Self, String> {
         let folder = out.join("spv");
         std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -32,9 +29,6 @@ impl Cache {
     }
 
     /// The SPIR-V of `variant`, from the cache or freshly compiled.
-    ///
-    /// # Errors
-    /// The shader does not compile, or the cache cannot be written.
     pub(super) fn compile(&self, source: &Source, variant: &Variant, form: Form) -> Result<Vec<u32>, String> {
         let key = self.key(source, variant, form)?;
         let path = self.folder.join(&key);
@@ -54,9 +48,6 @@ impl Cache {
     }
 
     /// Forgets modules that were not asked for, and says how many were compiled.
-    ///
-    /// # Errors
-    /// The folder cannot be read.
     pub(super) fn finish(self) -> Result<usize, String> {
         let used = self.used.into_inner().unwrap_or_default();
         let entries = std::fs::read_dir(&self.folder);

@@ -30,9 +30,6 @@ pub(super) fn unreadable(kernel: &Reflection) -> Option<String> {
 }
 
 /// Compares what spirv-reflect sees in `words` with our reflection of the same variant.
-///
-/// # Errors
-/// The first difference.
 pub(super) fn compare(words: &[u32], kernel: &Reflection) -> Result<(), String> {
     let plain = reflect(words).map_err(|error| error.to_string())?;
     if let Some(constant) = plain.spec.first() {

@@ -21,9 +21,6 @@ pub(super) enum Form {
 }
 
 /// The text of `source` with the extension for `#include` and the macros after its `#version` line.
-///
-/// # Errors
-/// The source does not begin with `#version`.
 pub(super) fn expand(source: &Source, variant: &Variant, form: Form) -> Result<String, String> {
     let text = source.text();
     let version = text.lines().position(|line| line.trim_start().starts_with("#version"));
@@ -48,9 +45,6 @@ pub(super) fn expand(source: &Source, variant: &Variant, form: Form) -> Result<S
 }
 
 /// Compiles `variant` of `source`.
-///
-/// # Errors
-/// The compiler's messages, one per line, as `path:line: message`.
 pub(super) fn compile(source: &Source, variant: &Variant, form: Form) -> Result<Vec<u32>, String> {
     let (version, spirv_version) = match (form, source.target) {
         (Form::Reflected, _) => (VulkanVersion::Vulkan1_0, SpirvVersion::SPIRV1_0),

@@ -7,9 +7,6 @@ use onepool_spirv::types::ScalarType;
 const MAX_PARAMS_BYTES: u32 = 128;
 
 /// Checks the interface of a shipped kernel.
-///
-/// # Errors
-/// The rule that it breaks, and what to do.
 pub(super) fn check(kernel: &Reflection) -> Result<(), String> {
     if kernel.entry_point != "main" {
         return Err(format!("the entry point is {}, not main", kernel.entry_point));

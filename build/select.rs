@@ -47,9 +47,6 @@ impl Field {
 }
 
 /// The module `variants`.
-///
-/// # Errors
-/// A file whose variants are not told apart by their types, numbers and flags.
 pub(super) fn module(kernels: &[Kernel<'_>]) -> Result<String, String> {
     let mut files: BTreeMap<&str, &Kernel<'_>> = BTreeMap::new();
     for kernel in kernels {

@@ -76,9 +76,6 @@ pub(super) enum Member<'p> {
 }
 
 /// The members of the struct of `source`.
-///
-/// # Errors
-/// The file spells a group whose parameters are not there.
 pub(super) fn members<'p>(
     source: &Source,
     params: &'p [ParamInfo],
@@ -117,9 +114,6 @@ pub(super) fn members<'p>(
 }
 
 /// The groups that `files` declare.
-///
-/// # Errors
-/// A malformed declaration, with its file and line.
 pub(super) fn groups(files: &Files) -> Result<Vec<Group>, String> {
     let mut found = Vec::new();
     for (path, text) in files {
@@ -177,9 +171,6 @@ pub(super) fn group_structs(text: &mut String, groups: &[Group]) {
 }
 
 /// The module `codes`: what each file shares, under the file's name.
-///
-/// # Errors
-/// A malformed or repeated declaration, with its file and line.
 pub(super) fn module(files: &Files) -> Result<String, String> {
     let mut text = String::new();
     line(&mut text, 0, "/// Enumerations and numbers of each source file that defines some for Rust.");

@@ -126,9 +126,6 @@ impl Source {
 }
 
 /// Reads all shaders under `root/shaders`, sorted by path; `printed` are include files that the build makes, by their names.
-///
-/// # Errors
-/// A file cannot be read, lies outside a family folder, or has a malformed directive.
 pub(super) fn collect(root: &Path, printed: &[(&str, String)]) -> Result<Vec<Source>, String> {
     let mut files = Files::new();
     read_tree(root, "shaders", &mut files)?;
@@ -164,9 +161,6 @@ pub(super) fn collect(root: &Path, printed: &[(&str, String)]) -> Result<Vec<Sou
 }
 
 /// Parses the comment lines at the head of a source; an error comes with its line number.
-///
-/// # Errors
-/// A `variant:` or `spirv:` line that is malformed or repeated.
 pub(super) fn directives(stem: &str, text: &str) -> Result<Directives, (usize, String)> {
     let mut found = Directives { variants: Vec::new(), target: SpirvTarget::V1_3 };
     for (at, line) in text.lines().enumerate() {

@@ -17,9 +17,6 @@ use super::{Kernel, select, shared};
 const LEVEL: u8 = 8;
 
 /// Writes `kernels.rs`, `kernels.spv.deflate` and `reflect_skipped.txt` into `out`.
-///
-/// # Errors
-/// Variants of one file disagree about `Params` or a specialization constant, or a file cannot be written.
 pub(super) fn write(
     out: &Path,
     files: &Files,

@@ -25,9 +25,6 @@ fn known(dim: &Dim) -> Option<usize> {
 
 impl FrameSpec {
     /// The tensor of the frame, which the model declares as `dtype` and `shape`, as far as it does.
-    ///
-    /// # Errors
-    /// [`FrameError`].
     pub(crate) fn pixels(
         &self,
         dtype: Option<DType>,

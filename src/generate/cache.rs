@@ -26,9 +26,6 @@ pub(super) struct CacheTensor {
 
 impl CacheTensor {
     /// Type and shape for `sequences` of them with `rows` tokens each.
-    ///
-    /// # Errors
-    /// Sizes beyond what a shape has.
     pub(super) fn sized(&self, sequences: usize, rows: usize) -> Result<TensorInfo, GenerateError> {
         let shape = Shape::new([sequences, self.heads(), rows, self.info.shape[3]])?;
         Ok(TensorInfo::new(self.info.dtype, shape))
@@ -84,9 +81,6 @@ pub(super) struct Rows<'a> {
 
 impl CacheMemory {
     /// Zeros for `sequences` of `rows` tokens.
-    ///
-    /// # Errors
-    /// Memory ran out.
     pub(super) fn new(
         session: &Session,
         tensor: &CacheTensor,
@@ -119,9 +113,6 @@ impl CacheMemory {
     }
 
     /// As [`CacheMemory::new`], in the application's memory from byte `first` on, which has so many.
-    ///
-    /// # Errors
-    /// The region is in use.
     pub(super) fn in_region(
         region: &Arc<SharedRegion>,
         first: usize,
@@ -133,9 +124,6 @@ impl CacheMemory {
     }
 
     /// Fills all of it, of so many sequences, with a byte.
-    ///
-    /// # Errors
-    /// What the device says.
     pub(super) fn fill(&self, tensor: &CacheTensor, sequences: usize, byte: u8) -> Result<(), GenerateError> {
         match &self.place {
             Place::Region(region, first) => {
@@ -150,9 +138,6 @@ impl CacheMemory {
     }
 
     /// The part of `sequences`, to be bound.
-    ///
-    /// # Errors
-    /// What the device says.
     pub(super) fn part(
         &self,
         tensor: &CacheTensor,
@@ -164,9 +149,6 @@ impl CacheMemory {
     }
 
     /// A part of it, to be bound.
-    ///
-    /// # Errors
-    /// What the device says.
     pub(super) fn bytes(&self, range: Range<usize>) -> Result<Memory<'static>, GenerateError> {
         let (start, end) = (range.start as u64, range.end as u64);
         Ok(match &self.place {
@@ -179,9 +161,6 @@ impl CacheMemory {
     }
 
     /// Copies parts of it to parts of another memory of the same tensor. A device copies in its own time: [`finish`] waits.
-    ///
-    /// # Errors
-    /// What the device says.
     pub(super) fn copy_to(
         &self,
         to: &CacheMemory,
@@ -230,9 +209,6 @@ impl Rows<'_> {
 
     /// Copies `count` rows of all heads to another memory of the same tensor. A device copies in its own time:
     /// [`finish`] waits.
-    ///
-    /// # Errors
-    /// What the device says.
     pub(super) fn copy_to(
         &self,
         to: &Rows<'_>,
@@ -276,9 +252,6 @@ impl CacheMemory {
     }
 
     /// The bytes of `parts`, one after another.
-    ///
-    /// # Errors
-    /// What the device says.
     pub(super) fn read(&self, parts: &[Range<usize>]) -> Result<Vec<u8>, GenerateError> {
         let len = parts.iter().map(Range::len).sum();
         let staged = self.staging(len, Placement::Readback)?;
@@ -293,9 +266,6 @@ impl CacheMemory {
     }
 
     /// Writes `parts`, whose bytes are one after another in `bytes`.
-    ///
-    /// # Errors
-    /// What the device says.
     pub(super) fn write(&self, parts: &[Range<usize>], bytes: &[u8]) -> Result<(), GenerateError> {
         let staged = self.staging(bytes.len(), Placement::Upload)?;
         match &staged.place {
@@ -308,9 +278,6 @@ impl CacheMemory {
 }
 
 /// Waits for the copies to and from all `memories`.
-///
-/// # Errors
-/// What the device says.
 pub(super) fn finish<'m>(memories: impl IntoIterator<Item = &'m CacheMemory>) -> Result<(), GenerateError> {
     let mut done = Vec::new();
     for memory in memories {
@@ -336,9 +303,6 @@ pub(super) struct KeyValueCache {
 
 impl KeyValueCache {
     /// A cache of `rows` tokens that runs update `in_place`, or copy from one memory to another.
-    ///
-    /// # Errors
-    /// Memory ran out.
     pub(super) fn new(
         session: &Session,
         tensors: Vec<CacheTensor>,
@@ -402,9 +366,6 @@ impl KeyValueCache {
     }
 
     /// Binds the cache of `sequences` to a run of `way`.
-    ///
-    /// # Errors
-    /// What the device says.
     pub(super) fn bind(
         &self,
         mut builder: BindingBuilder<'static>,

@@ -86,9 +86,6 @@ impl Call<'_> {
     }
 
     /// Writes tokens and positions of a run of `size`, filled up with zeros.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn write_tokens(
         &self,
         binding: &mut Binding<'static>,
@@ -115,8 +112,6 @@ impl Call<'_> {
         positions.write(binding, count, 0, &values, || values.clone())
     }
 
-    /// # Errors
-    /// What the session says.
     pub(super) fn run(&self, binding: &mut Binding<'static>) -> Result<(), GenerateError> {
         match self.options {
             Some(options) => binding.run_with(options)?,
@@ -126,9 +121,6 @@ impl Call<'_> {
     }
 
     /// What a run of `size` tokens gave.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn ran(
         &self,
         size: usize,
@@ -157,9 +149,6 @@ impl Call<'_> {
     }
 
     /// Writes what is asked of the logits of a run of `size` tokens.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn ask(
         &self,
         binding: &mut Binding<'static>,

@@ -41,9 +41,6 @@ struct Transformers {
 
 impl Config {
     /// Reads the settings of the model in `folder`, of which `file` is the graph.
-    ///
-    /// # Errors
-    /// [`GenerateError`] for files that cannot be read, hold something else, or describe another kind of model.
     pub(super) fn read(folder: &Path, file: &GraphFile) -> Result<Self, GenerateError> {
         let path = folder.join("genai_config.json");
         let config = match read_optional(&path)? {
@@ -119,9 +116,6 @@ impl Config {
 }
 
 /// The chat template of the folder and the tokens that it may print: (template, first, last).
-///
-/// # Errors
-/// As [`Config::read`].
 pub(super) fn chat_template(folder: &Path) -> Result<Option<(String, [String; 2])>, GenerateError> {
     #[derive(Default, Deserialize)]
     struct TokenizerConfig {
@@ -174,9 +168,6 @@ pub(super) fn chat_template(folder: &Path) -> Result<Option<(String, [String; 2]
 }
 
 /// The bytes of `tokenizer.json`.
-///
-/// # Errors
-/// As [`Config::read`].
 pub(super) fn tokenizer(folder: &Path) -> Result<String, GenerateError> {
     read_text(&folder.join("tokenizer.json"))
 }

@@ -49,9 +49,6 @@ impl Layout {
 }
 
 /// Writes what a sequence of `decoder` has, which are `tokens`.
-///
-/// # Errors
-/// [`GenerateError::Write`], and what the device says.
 pub(super) fn save(
     decoder: &Decoder,
     sequence: usize,
@@ -83,9 +80,6 @@ pub(super) fn save(
 }
 
 /// Fills a sequence of `decoder` from a file; gives its tokens.
-///
-/// # Errors
-/// [`GenerateError::Read`], [`GenerateError::Conversation`], [`GenerateError::PromptTooLong`], and what the device says.
 pub(super) fn restore(
     decoder: &mut Decoder,
     sequence: usize,

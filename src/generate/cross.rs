@@ -65,9 +65,6 @@ pub(super) struct CrossPlans {
 impl CrossRuns {
     /// Plans the first run of one token and the next one; `tensors` are the cache of the decoder itself. `made` are the
     /// encoder's outputs that are keys and values, where it gives any.
-    ///
-    /// # Errors
-    /// [`GenerateError`] for a graph that is no such decoder, and what the session says.
     pub(super) fn new(
         session: &Session,
         io: &DecoderIo,
@@ -131,9 +128,6 @@ impl CrossRuns {
 
     /// What stands for an encoder's output of `rows`, of which the first `real` ones are numbers that do not depend on how
     /// many there are, and the others are large. Keys and values of the encoder's are not there yet.
-    ///
-    /// # Errors
-    /// Sizes that make no shape.
     pub(super) fn sample(&self, io: &DecoderIo, rows: usize, real: usize) -> Result<Encoded, GenerateError> {
         let cross = self.first.as_ref().map_or(&io.cross, |(_, io)| &io.cross);
         let hidden = cross.as_ref().and_then(|cross| cross.hidden.as_ref());
@@ -211,9 +205,6 @@ impl CrossRuns {
     }
 
     /// Begins a text of `sequence` with what the encoder gave.
-    ///
-    /// # Errors
-    /// [`GenerateError::Shape`] for what is no such output.
     pub(super) fn begin(&mut self, sequence: usize, encoded: Encoded) -> Result<(), GenerateError> {
         if let Some(hidden) = encoded.hidden.as_ref().filter(|hidden| hidden.shape().rank() != 3) {
             return Err(GenerateError::Shape {
@@ -227,9 +218,6 @@ impl CrossRuns {
     }
 
     /// What the encoder gave for the text of `sequence`.
-    ///
-    /// # Errors
-    /// There is none.
     pub(super) fn encoded(&self, sequence: usize) -> Result<&Encoded, GenerateError> {
         let encoded = self.encoded.get(sequence).and_then(Option::as_ref);
         Ok(encoded.ok_or(SessionError::NotRun)?)
@@ -250,9 +238,6 @@ impl CrossRuns {
     }
 
     /// Binds what `call` reads of the encoder; gives the keys and values that a first run makes.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn bind(
         &self,
         call: &Call<'_>,
@@ -274,9 +259,6 @@ impl CrossRuns {
     }
 
     /// Binds to a run that reads keys and values, or the encoder's output, what it is given.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn bind_kept(
         &self,
         io: &DecoderIo,

@@ -31,9 +31,6 @@ pub(super) struct Hidden {
 
 impl Hidden {
     /// Type and shape for so many rows.
-    ///
-    /// # Errors
-    /// Sizes beyond what a shape has.
     pub(super) fn info(&self, rows: usize) -> Result<TensorInfo, GenerateError> {
         Ok(TensorInfo::new(self.dtype, Shape::new([1, rows, self.elements])?))
     }
@@ -41,9 +38,6 @@ impl Hidden {
 
 impl CrossIo {
     /// Finds them among the inputs of a decoder, which reads keys and values of its encoder or only makes them.
-    ///
-    /// # Errors
-    /// [`GenerateError`] for names, types and shapes that are not a decoder's.
     pub(super) fn find(
         inputs: &[IoInfo],
         config: &Config,
@@ -105,9 +99,6 @@ impl CrossIo {
     }
 
     /// Binds what does not change in a text: of `rows` of the encoder the first `real` ones are there.
-    ///
-    /// # Errors
-    /// Sizes that make no shape.
     pub(super) fn bind_mask(
         &self,
         builder: BindingBuilder<'static>,
@@ -120,9 +111,6 @@ impl CrossIo {
 }
 
 /// A mask of `rows`, of which the first `real` ones are there.
-///
-/// # Errors
-/// Sizes that make no shape.
 pub(super) fn first_of(mask: &IntInput, rows: usize, real: usize) -> Result<Tensor, GenerateError> {
     let values: Vec<i64> = (0..rows).map(|row| i64::from(row < real)).collect();
     mask.tensor(&[1, rows], &values)

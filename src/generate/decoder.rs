@@ -70,9 +70,6 @@ pub(super) enum Growth {
 
 impl Decoder {
     /// Makes `session`, which has the graph that `config` is about, ready for a cache of `context` tokens.
-    ///
-    /// # Errors
-    /// [`GenerateError`] for a graph that is no such decoder, and what the session says.
     pub(super) fn new(
         session: Session,
         config: &Config,
@@ -111,9 +108,6 @@ impl Decoder {
 
     /// As [`Decoder::new`] for a graph that reads an encoder; `first` has the decoder without past, where the other one has
     /// no branch for it, and `made` are the encoder's outputs that are keys and values, where it gives any.
-    ///
-    /// # Errors
-    /// As there.
     pub(super) fn crossed(
         session: Session,
         first: Option<Session>,
@@ -191,9 +185,6 @@ impl Decoder {
     }
 
     /// Begins a text of a sequence, which is empty, with what an encoder gave for it.
-    ///
-    /// # Errors
-    /// [`GenerateError::Shape`] for what is no such output.
     pub(super) fn begin(&mut self, sequence: usize, encoded: Encoded) -> Result<(), GenerateError> {
         match &mut self.runs {
             Runs::Growing(runs) => match runs.cross_mut() {
@@ -206,9 +197,6 @@ impl Decoder {
     }
 
     /// As [`Decoder::new`] for a graph with a cache in the pages of `pool`.
-    ///
-    /// # Errors
-    /// As there.
     pub(super) fn paged(
         session: Session,
         config: &Config,
@@ -285,9 +273,6 @@ impl Decoder {
 
     /// Begins a sequence anew with the tokens of `wanted` that pages have, which are more than `kept` of its own, or keeps
     /// those; gives their number.
-    ///
-    /// # Errors
-    /// Memory ran out.
     pub(super) fn share(
         &mut self,
         sequence: usize,
@@ -313,17 +298,11 @@ impl Decoder {
     }
 
     /// Makes room for `more` tokens of a sequence.
-    ///
-    /// # Errors
-    /// [`GenerateError::PagesFull`], and what the device says.
     pub(super) fn make_room(&mut self, sequence: usize, more: usize) -> Result<(), GenerateError> {
         if let Runs::Paged(runs) = &mut self.runs { runs.make_room(sequence, more) } else { Ok(()) }
     }
 
     /// Makes room for at least so many sequences. Where there were fewer, all caches are empty then.
-    ///
-    /// # Errors
-    /// Memory ran out; there are as many sequences as before then.
     pub(super) fn reserve(&mut self, sequences: usize) -> Result<(), GenerateError> {
         if sequences <= self.lens.len() {
             return Ok(());
@@ -342,9 +321,6 @@ impl Decoder {
     }
 
     /// Keeps the first `len` tokens of a sequence, of those that it has.
-    ///
-    /// # Errors
-    /// Memory ran out.
     pub(super) fn truncate(&mut self, sequence: usize, len: usize) -> Result<(), GenerateError> {
         let len = len.min(self.lens[sequence]);
         if let Runs::Growing(runs) = &mut self.runs
@@ -397,9 +373,6 @@ impl Decoder {
     }
 
     /// Appends the keys and values of the first `count` tokens of a sequence to `bytes`.
-    ///
-    /// # Errors
-    /// What the device says.
     pub(super) fn read(
         &self,
         sequence: usize,
@@ -414,9 +387,6 @@ impl Decoder {
     }
 
     /// Makes a sequence have `tokens`, whose keys and values [`Decoder::read`] gave.
-    ///
-    /// # Errors
-    /// Memory ran out, and what the device says; the sequence is empty then.
     pub(super) fn refill(
         &mut self,
         sequence: usize,
@@ -448,9 +418,6 @@ impl Decoder {
     }
 
     /// Binds what the next `tokens` of a sequence need, where that is known.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn prepare(&mut self, sequence: usize, tokens: usize) -> Result<(), GenerateError> {
         match &mut self.runs {
             Runs::Fixed(runs) => runs.prepare(&self.session, &self.io, sequence, self.lens[sequence], tokens),
@@ -471,9 +438,6 @@ impl Decoder {
 
     /// Adds `tokens`, for which there is room, to the cache of a sequence; gives the logits of those from `from` on. After
     /// an error the cache has the tokens of the runs before it, whole.
-    ///
-    /// # Errors
-    /// [`GenerateError::UnknownToken`], and what the session says.
     pub(super) fn forward(
         &mut self,
         sequence: usize,
@@ -505,9 +469,6 @@ impl Decoder {
 
     /// Adds one token to each of the first sequences, in one run where the graph allows it; gives the logits of each. Where
     /// there is none the sequence stays as it is, and its logits are of no use.
-    ///
-    /// # Errors
-    /// As [`Decoder::forward`].
     pub(super) fn step(
         &mut self,
         tokens: &[Option<u32>],
@@ -554,9 +515,6 @@ impl Decoder {
     /// Adds tokens to several sequences, those of a cache in pages in as few runs as their logits allow;
     /// others run a chunk of each, and one run of those that have one token. Gives the wanted logits of each.
     /// After an error the sequences have the tokens of the runs before it.
-    ///
-    /// # Errors
-    /// As [`Decoder::forward`].
     pub(super) fn run_parts(
         &mut self,
         parts: &[Part<'_>],
@@ -593,8 +551,6 @@ impl Decoder {
         Ok(all)
     }
 
-    /// # Errors
-    /// [`GenerateError::UnknownToken`].
     pub(super) fn check(&self, tokens: &[u32]) -> Result<(), GenerateError> {
         let vocabulary = self.io.vocabulary;
         match tokens.iter().find(|t| **t as usize >= vocabulary) {
@@ -629,9 +585,6 @@ impl Decoder {
 }
 
 /// The session whose device finds the tokens that may come next, where that is asked for.
-///
-/// # Errors
-/// [`GenerateError::Unsupported`].
 fn scanned(session: Session, io: &mut DecoderIo, on: SampleOn) -> Result<Session, GenerateError> {
     let Some((session, scan)) = ScanIo::added(&session, &io.logits, on)? else { return Ok(session) };
     io.scan = Some(scan);
@@ -639,9 +592,6 @@ fn scanned(session: Session, io: &mut DecoderIo, on: SampleOn) -> Result<Session
 }
 
 /// Tokens that a cache of `context` tokens has room for, of a length that the model takes.
-///
-/// # Errors
-/// [`GenerateError::Context`].
 fn capacity_of(config: &Config, context: Option<usize>) -> Result<usize, GenerateError> {
     let capacity = context.unwrap_or(config.max_length.min(DEFAULT_CONTEXT));
     if !(2..=config.context).contains(&capacity) {

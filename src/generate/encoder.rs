@@ -53,9 +53,6 @@ enum Input {
 
 impl Encoder {
     /// Finds the inputs and the output of an encoder.
-    ///
-    /// # Errors
-    /// [`GenerateError::Unsupported`] for a graph that is none, [`GenerateError::NoSuchName`].
     pub(super) fn new(session: Session, config: &EncoderConfig) -> Result<Self, GenerateError> {
         let (file, names) = (config.graph.display(), &config.names);
         let inputs = session.inputs();
@@ -93,9 +90,6 @@ impl Encoder {
     }
 
     /// Outputs that are keys and values, for each layer; none where the decoder makes them.
-    ///
-    /// # Errors
-    /// [`GenerateError::NoSuchName`] where neither gives them, though the settings say that the decoder reads some.
     pub(super) fn made(&self, config: &Config) -> Result<Option<Vec<String>>, GenerateError> {
         let Some(names) = config.encoder.as_ref().map(|encoder| &encoder.names) else { return Ok(None) };
         let (Some(by_encoder), Some(_)) = (&names.by_encoder, &names.past) else { return Ok(None) };
@@ -119,10 +113,6 @@ impl Encoder {
     }
 
     /// Checks that the encoder takes `source`.
-    ///
-    /// # Errors
-    /// [`GenerateError::EmptyPrompt`], [`GenerateError::SourceTooLong`], [`GenerateError::Source`],
-    /// [`GenerateError::Features`].
     pub(super) fn check(&self, source: &Source) -> Result<(), GenerateError> {
         match (&self.input, source) {
             (Input::Tokens { .. }, Source::Tokens(tokens)) if tokens.is_empty() => {
@@ -160,9 +150,6 @@ impl Encoder {
     }
 
     /// Checks that the encoder gives what the decoder reads.
-    ///
-    /// # Errors
-    /// [`GenerateError::NoSuchName`].
     pub(super) fn check_gives(
         &self,
         wanted: &Wanted<'_>,
@@ -179,9 +166,6 @@ impl Encoder {
     }
 
     /// Runs the encoder; gives what its decoder reads.
-    ///
-    /// # Errors
-    /// As [`Encoder::check`], and what the session says.
     pub(super) fn run(
         &self,
         source: &Source,

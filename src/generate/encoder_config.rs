@@ -31,9 +31,6 @@ struct Settings {
 }
 
 /// The settings in `text`, which is that of `path` in `folder`; `file` is the decoder, or tells how its name ends.
-///
-/// # Errors
-/// [`GenerateError::Content`] where a setting is missing, [`GenerateError::NoFile`] where a graph is.
 pub(super) fn encoder_decoder(
     folder: &Path,
     path: &Path,

@@ -10,9 +10,6 @@ use crate::files::open::regular;
 const MAX_BYTES: u64 = 256 << 20;
 
 /// The text of the file `path`.
-///
-/// # Errors
-/// [`GenerateError::Read`], [`GenerateError::TooLarge`].
 pub(super) fn read_text(path: &Path) -> Result<String, GenerateError> {
     let failed = |source| GenerateError::Read { path: path.to_owned(), source };
     let (file, found) = regular(path).map_err(failed)?;
@@ -26,9 +23,6 @@ pub(super) fn read_text(path: &Path) -> Result<String, GenerateError> {
 }
 
 /// Checks that a model's folder is not one of its files.
-///
-/// # Errors
-/// [`GenerateError::Content`] names the folder.
 pub(super) fn check_folder(path: &Path) -> Result<(), GenerateError> {
     if !path.is_file() {
         return Ok(());
@@ -39,9 +33,6 @@ pub(super) fn check_folder(path: &Path) -> Result<(), GenerateError> {
 }
 
 /// As [`read_text`]; nothing where there is no such file.
-///
-/// # Errors
-/// As there.
 pub(super) fn read_optional(path: &Path) -> Result<Option<String>, GenerateError> {
     match read_text(path) {
         Err(GenerateError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),

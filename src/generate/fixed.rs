@@ -54,9 +54,6 @@ pub(super) struct FixedPlan {
 
 impl FixedPlan {
     /// Plans one token with caches of the whole length; nothing where the graph does not keep it.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn new(
         session: &Session,
         io: &DecoderIo,
@@ -139,9 +136,6 @@ fn chosen(has_past: bool) -> Result<Tensor, GenerateError> {
 
 impl FixedRuns {
     /// Allocates the cache of one sequence and binds the runs of one token.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn new(
         session: &Session,
         io: &DecoderIo,
@@ -179,9 +173,6 @@ impl FixedRuns {
     }
 
     /// Makes room for `sequences`; their caches are empty then.
-    ///
-    /// # Errors
-    /// Memory ran out.
     pub(super) fn resize(&mut self, session: &Session, sequences: usize) -> Result<(), GenerateError> {
         let (tensors, in_place) = (self.cache.tensors().to_vec(), self.cache.is_in_place());
         self.steps.clear();
@@ -190,9 +181,6 @@ impl FixedRuns {
     }
 
     /// Binds what `tokens` tokens after `len` in the cache of `sequence` need.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn prepare(
         &mut self,
         session: &Session,
@@ -211,9 +199,6 @@ impl FixedRuns {
     }
 
     /// Runs the first tokens of a call.
-    ///
-    /// # Errors
-    /// What the session says; the caches are as before then.
     pub(super) fn run(&mut self, call: &Call<'_>) -> Result<Ran, GenerateError> {
         let (session, io, sequences) = (call.session, call.io, &call.sequences);
         let way = self.cache.way(sequences.start);

@@ -96,9 +96,6 @@ struct EncoderOutputs {
 }
 
 /// The settings in `text`, which is that of `path`.
-///
-/// # Errors
-/// [`GenerateError::Content`] where a setting is missing, [`GenerateError::Unsupported`] for other kinds of models.
 pub(super) fn genai(path: &Path, text: &str) -> Result<Config, GenerateError> {
     let Genai { model, search } = parse(path, text)?;
     let (decoder, context) = (&model.decoder, model.context_length);
@@ -180,9 +177,6 @@ fn names(decoder: &Decoder) -> Names {
 }
 
 /// What a decoder needs that reads an encoder.
-///
-/// # Errors
-/// [`GenerateError::Content`].
 fn encoder_of(
     path: &Path,
     encoder: &Encoder,

@@ -209,8 +209,6 @@ impl Generator {
         Ok(self.with_draft(draft, most)?)
     }
 
-    /// # Errors
-    /// [`GenerateError::Unsupported`] for a model with an encoder, which has no `what`.
     pub(super) fn refuse_encoder(&self, what: &str) -> Result<(), GenerateError> {
         match &self.encoder {
             Some(_) => Err(GenerateError::Unsupported(format!("{what} of a model with an encoder"))),
@@ -543,9 +541,6 @@ fn wanted(decoder: &Decoder) -> Wanted<'_> {
 }
 
 /// The tokens of a prompt, which leaves room for one more in a cache of `capacity`.
-///
-/// # Errors
-/// [`GenerateError::EmptyPrompt`], [`GenerateError::PromptTooLong`], and what [`ModelFolder::tokens`] says.
 pub(super) fn prompt_of(
     folder: &ModelFolder,
     prompt: Prompt<'_>,
@@ -567,9 +562,6 @@ fn fitting(tokens: Vec<u32>, capacity: usize, context: usize) -> Result<Vec<u32>
 }
 
 /// What holds a text, where its options have a grammar; `grammars` are made for the first.
-///
-/// # Errors
-/// [`GenerateError::Grammar`].
 #[cfg(feature = "grammar")]
 pub(super) fn constraint(
     folder: &ModelFolder,

@@ -268,9 +268,6 @@ fn pieces(file: &GgufFile, tokens: &[String], kinds: &[i64]) -> Result<(Value, b
 }
 
 /// Whether `path` is a GGUF file, and what it says.
-///
-/// # Errors
-/// [`GenerateError::Session`] for a broken one.
 pub(super) fn open(path: &Path) -> Result<Option<GgufFile>, GenerateError> {
     if path.is_file() && GgufFile::is_one(path) { Ok(Some(GgufFile::open(path)?)) } else { Ok(None) }
 }

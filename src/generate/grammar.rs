@@ -45,8 +45,6 @@ impl Grammar {
         }
     }
 
-    /// # Errors
-    /// Text that is too long, nests too deeply, or is no JSON.
     fn read(&self) -> Result<TopLevelGrammar, GenerateError> {
         let text = self.text();
         if text.len() > MAX_BYTES {
@@ -121,9 +119,6 @@ impl std::fmt::Debug for Grammars {
 
 impl Grammars {
     /// For the tokens of `tokenizer`, of which `ends` end a text.
-    ///
-    /// # Errors
-    /// [`GenerateError::Grammar`] for a tokenizer whose tokens have no known bytes.
     pub(super) fn new(tokenizer: &Value, ends: &[u32]) -> Result<Self, GenerateError> {
         let mut words = guarded(|| token_bytes_from_tokenizer_json(tokenizer))?;
         let mut ends: Vec<u32> = ends.iter().copied().filter(|t| (*t as usize) < words.len()).collect();
@@ -144,9 +139,6 @@ impl Grammars {
     }
 
     /// A text that `grammar` holds, at its begin.
-    ///
-    /// # Errors
-    /// [`GenerateError::Grammar`].
     pub(super) fn constraint(&self, grammar: &Grammar) -> Result<Constraint, GenerateError> {
         let build = || {
             let read = grammar.read()?;
@@ -168,9 +160,6 @@ pub(super) struct Constraint(Box<Matcher>);
 
 impl Constraint {
     /// Makes tokens that may not come next impossible.
-    ///
-    /// # Errors
-    /// [`GenerateError::Grammar`] where the limits of time and memory are reached.
     pub(super) fn mask(&mut self, logits: &mut [f32]) -> Result<(), GenerateError> {
         let mask = guarded(|| self.0.compute_mask_or_eos())?;
         for (token, logit) in logits.iter_mut().enumerate() {
@@ -182,9 +171,6 @@ impl Constraint {
     }
 
     /// A bit for each token that may come next.
-    ///
-    /// # Errors
-    /// As [`Constraint::mask`].
     pub(super) fn allowed(&mut self) -> Result<Vec<u32>, GenerateError> {
         let mask = guarded(|| self.0.compute_mask_or_eos())?;
         let mut words = vec![0; mask.len().div_ceil(32)];
@@ -195,9 +181,6 @@ impl Constraint {
     }
 
     /// Goes on by a token; says whether the text is whole, and nothing may come after it.
-    ///
-    /// # Errors
-    /// [`GenerateError::Grammar`].
     pub(super) fn take(&mut self, token: u32) -> Result<bool, GenerateError> {
         guarded(|| self.0.consume_token(token))?;
         Ok(self.0.is_stopped())

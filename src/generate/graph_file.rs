@@ -45,9 +45,6 @@ impl GraphFile {
     }
 
     /// The graph with the name `end`.
-    ///
-    /// # Errors
-    /// [`GenerateError::Unsupported`] for what is no end of a name.
     pub(super) fn variant(end: &str) -> Result<Self, GenerateError> {
         let is_part = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
         if end.is_empty() || !end.chars().all(is_part) {
@@ -68,9 +65,6 @@ impl GraphFile {
     }
 
     /// The file in `folder`, whose name without its end is one of `stems`, the first ones first.
-    ///
-    /// # Errors
-    /// [`GenerateError::NoFile`].
     pub(super) fn find(&self, folder: &Path, stems: &[&str]) -> Result<PathBuf, GenerateError> {
         let named = |end: &str| -> Vec<String> {
             let all = stems.iter().flat_map(|stem| FOLDERS.map(|folder| format!("{folder}{stem}{end}.onnx")));

@@ -25,9 +25,6 @@ pub(super) struct GrowingRuns {
 
 impl GrowingRuns {
     /// Plans the first run of one token too.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn new(
         session: &Session,
         io: &DecoderIo,
@@ -49,9 +46,6 @@ impl GrowingRuns {
 
     /// As [`GrowingRuns::new`] for a decoder that reads an encoder; `first` is the decoder without past, where the other one
     /// has no branch for it. `made` are the encoder's outputs that are keys and values, where it gives any.
-    ///
-    /// # Errors
-    /// [`GenerateError`] for a graph that is no such decoder, and what the session says.
     pub(super) fn crossed(
         session: &Session,
         io: &DecoderIo,
@@ -110,9 +104,6 @@ impl GrowingRuns {
     }
 
     /// Makes room for exactly `len` tokens in the cache of a sequence, and keeps those before.
-    ///
-    /// # Errors
-    /// Memory ran out.
     pub(super) fn reserve(
         &mut self,
         session: &Session,
@@ -135,9 +126,6 @@ impl GrowingRuns {
     }
 
     /// Runs the first tokens of a call, which is of one sequence.
-    ///
-    /// # Errors
-    /// What the session says; the cache is as before then.
     pub(super) fn run(&mut self, call: &Call<'_>) -> Result<Ran, GenerateError> {
         let (sequence, len) = (call.sequences.start, call.lens()[0]);
         let has_past = self.memory[sequence].is_some();

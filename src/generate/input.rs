@@ -31,9 +31,6 @@ impl IntInput {
     }
 
     /// A tensor of the input's type.
-    ///
-    /// # Errors
-    /// Sizes that are not those of the values.
     pub(super) fn tensor(&self, shape: &[usize], values: &[i64]) -> Result<Tensor, GenerateError> {
         Ok(match self.dtype {
             DType::I32 => Tensor::new(shape, &values.iter().map(|v| *v as i32).collect::<Vec<_>>())?,
@@ -42,9 +39,6 @@ impl IntInput {
     }
 
     /// Writes all elements to memory of the session's own.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn write_all(
         &self,
         binding: &mut Binding<'static>,
@@ -55,9 +49,6 @@ impl IntInput {
     }
 
     /// Writes elements from `at` on to memory of the session's own for several sequences; `all` gives every element.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn write(
         &self,
         binding: &mut Binding<'static>,
@@ -98,9 +89,6 @@ fn put<const N: usize>(bytes: &mut [u8], at: usize, values: impl Iterator<Item =
 }
 
 /// A tensor of floating point numbers; `value` gives that of each element.
-///
-/// # Errors
-/// [`GenerateError::Unsupported`] for types that are not computed with.
 pub(super) fn floats(info: &TensorInfo, value: impl Fn(usize) -> f32) -> Result<Tensor, GenerateError> {
     let values = (0..info.elements()).map(value);
     let dims = info.shape.dims();

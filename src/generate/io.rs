@@ -53,9 +53,6 @@ pub(super) struct PagesIo {
 
 impl DecoderIo {
     /// Finds what `config` names in the graph of `session`, and its cache. The vocabulary is not known yet.
-    ///
-    /// # Errors
-    /// [`GenerateError`] for names, types and shapes that are not a decoder's.
     pub(super) fn find(
         session: &Session,
         config: &Config,
@@ -64,9 +61,6 @@ impl DecoderIo {
     }
 
     /// As [`DecoderIo::find`] for a graph that makes a cache and reads none.
-    ///
-    /// # Errors
-    /// As there.
     pub(super) fn find_first(session: &Session, config: &Config) -> Result<Self, GenerateError> {
         Ok(DecoderIo::found(session, config, false)?.0)
     }
@@ -161,9 +155,6 @@ impl DecoderIo {
     }
 
     /// Copies logits of a run from byte `start` on.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn copy_logits(
         &self,
         binding: &Binding<'static>,
@@ -188,9 +179,6 @@ impl DecoderIo {
 }
 
 /// The input that chooses between a decoder with and one without tokens in its cache, as optimum names it.
-///
-/// # Errors
-/// [`GenerateError`] where it is not one bool.
 fn branch(inputs: &[IoInfo]) -> Result<Option<String>, GenerateError> {
     let Some(input) = inputs.iter().find(|io| io.name == BRANCH) else { return Ok(None) };
     let name = input.name.clone();

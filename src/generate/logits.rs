@@ -42,9 +42,6 @@ struct DeviceLogits {
 impl Logits {
     /// Binds the logits of a run: those of several tokens stay on a device that a bus separates from the host, and those
     /// that a device chooses from.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn bind(
         session: &Session,
         io: &DecoderIo,
@@ -75,9 +72,6 @@ impl Logits {
     }
 
     /// The logits of token `row` of `sequence` in the last run of `binding`.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn row(
         &self,
         session: &Session,

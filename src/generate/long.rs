@@ -219,9 +219,6 @@ impl LongRuns {
     }
 
     /// Whether the decoder heeds its mask for the encoder's output: rows that it hides change no logit.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn heeds_mask(
         plain: &mut GrowingRuns,
         session: &Session,
@@ -277,9 +274,6 @@ impl LongRuns {
     }
 
     /// Begins a text of a sequence, which is empty, with what an encoder gave for it.
-    ///
-    /// # Errors
-    /// As [`CrossRuns::begin`].
     pub(super) fn begin(&mut self, sequence: usize, encoded: Encoded) -> Result<(), GenerateError> {
         self.steps.remove(&sequence);
         self.memory[sequence] = None;
@@ -290,9 +284,6 @@ impl LongRuns {
     }
 
     /// Gives the cache of a sequence rows for `len` tokens before a run, and keeps the first `kept` ones.
-    ///
-    /// # Errors
-    /// Memory ran out.
     pub(super) fn reserve(
         &mut self,
         session: &Session,
@@ -317,9 +308,6 @@ impl LongRuns {
     }
 
     /// Runs the first tokens of a call, which is of one sequence.
-    ///
-    /// # Errors
-    /// What the session says; the cache is as before then.
     pub(super) fn run(&mut self, call: &Call<'_>) -> Result<Ran, GenerateError> {
         let (sequence, len) = (call.sequences.start, call.lens()[0]);
         if len == 0 {

@@ -190,9 +190,6 @@ impl ModelFolder {
 
     /// Tells this model from others: a hash of its settings, and of the length, the begin and the end of its
     /// graph and of each file that weights lie in.
-    ///
-    /// # Errors
-    /// [`GenerateError::Read`], and what the loader says of the graph.
     fn fingerprint(&self) -> Result<String, GenerateError> {
         const PART: u64 = 64 << 10;
         const MOST_FILES: usize = 1024;

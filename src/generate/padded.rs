@@ -57,9 +57,6 @@ pub(super) struct PaddedPlan {
 
 impl PaddedPlan {
     /// Plans one token; nothing where the graph has no mask, chooses a branch by its length, or does not append.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn new(
         session: &Session,
         io: &DecoderIo,
@@ -112,9 +109,6 @@ impl PaddedRuns {
     }
 
     /// Whether the graph heeds its mask: rows that it hides change no logit.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn heeds_mask(&mut self, session: &Session, io: &DecoderIo) -> Result<bool, GenerateError> {
         let last = io.vocabulary.saturating_sub(1) as u32;
         let tokens = [last.min(1), last.min(2)];
@@ -181,9 +175,6 @@ impl PaddedRuns {
     }
 
     /// Gives the cache rows for sequences of `lens` tokens before a run of `size`, and keeps those tokens.
-    ///
-    /// # Errors
-    /// Memory ran out.
     pub(super) fn reserve(
         &mut self,
         session: &Session,
@@ -211,9 +202,6 @@ impl PaddedRuns {
     }
 
     /// Runs the first tokens of a call.
-    ///
-    /// # Errors
-    /// What the session says; the caches are as before then.
     pub(super) fn run(&mut self, call: &Call<'_>) -> Result<Ran, GenerateError> {
         let has_past = call.lens().iter().any(|len| *len > 0);
         let size = match call.sequences.len() {

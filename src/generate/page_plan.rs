@@ -9,9 +9,6 @@ use crate::session::{BindingBuilder, Memory, Session};
 use crate::shape::Shape;
 
 /// Type and shape of a tensor of `pages` pages of `rows` tokens.
-///
-/// # Errors
-/// Sizes beyond what a shape has.
 pub(super) fn paged_info(
     tensor: &CacheTensor,
     pages: usize,
@@ -22,9 +19,6 @@ pub(super) fn paged_info(
 }
 
 /// Inputs in memory of the session's own for `tokens` of `sequences`, each of at most `pages` pages.
-///
-/// # Errors
-/// Sizes that make no shape.
 pub(super) fn inputs(
     session: &Session,
     io: &DecoderIo,
@@ -47,9 +41,6 @@ pub(super) fn inputs(
 }
 
 /// The plan of one token with caches of so many pages.
-///
-/// # Errors
-/// What the session says.
 pub(super) fn plan_one(
     session: &Session,
     io: &DecoderIo,

@@ -46,9 +46,6 @@ struct Step {
 
 impl PagedRuns {
     /// Runs for sequences of `capacity` tokens; what is planned of the logits of one token too.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn new(
         session: &Session,
         io: &DecoderIo,
@@ -82,9 +79,6 @@ impl PagedRuns {
     }
 
     /// Makes room for `sequences`, all of which are empty then.
-    ///
-    /// # Errors
-    /// Memory ran out.
     pub(super) fn resize(&mut self, session: &Session, sequences: usize) -> Result<(), GenerateError> {
         self.forget();
         if self.is_own {
@@ -127,9 +121,6 @@ impl PagedRuns {
     }
 
     /// Makes room for `more` tokens of a sequence.
-    ///
-    /// # Errors
-    /// [`GenerateError::PagesFull`], and what the device says.
     pub(super) fn make_room(&self, sequence: usize, more: usize) -> Result<(), GenerateError> {
         self.pool.reserve(self.sequences[sequence], more)
     }
@@ -145,9 +136,6 @@ impl PagedRuns {
     }
 
     /// Runs the tokens of all `parts` at once, of sequences with `lens` tokens; gives the wanted logits of each.
-    ///
-    /// # Errors
-    /// What the session says; sequences are as before then.
     pub(super) fn run(
         &mut self,
         session: &Session,

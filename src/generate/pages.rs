@@ -202,9 +202,6 @@ impl PageTable {
 
     /// Makes a sequence have pages for `more` tokens after its own that no other sequence has; what is to be copied before
     /// they are written.
-    ///
-    /// # Errors
-    /// [`Full`]; nothing has changed then.
     pub(super) fn reserve(&mut self, of: PagedSequence, more: usize) -> Result<Vec<PageCopy>, Full> {
         let Some(sequence) = self.sequences.get(&of.0) else { return Ok(Vec::new()) };
         let len = sequence.tokens.len();

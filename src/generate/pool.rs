@@ -167,9 +167,6 @@ impl PagePool {
     }
 
     /// Whether the pages are for the model of `folder`.
-    ///
-    /// # Errors
-    /// [`GenerateError::Pages`] where they are not.
     pub(super) fn check(&self, folder: &ModelFolder) -> Result<(), GenerateError> {
         if folder.fingerprint()? == self.shared.model {
             return Ok(());
@@ -179,9 +176,6 @@ impl PagePool {
 
     /// Makes the pool have at least so many pages, in memory of its own, with all that is in it. Runs that
     /// are bound to the memory before are to be bound anew.
-    ///
-    /// # Errors
-    /// [`GenerateError::Pages`] for more than a pool has, and memory ran out; the pool is as before then.
     pub(super) fn grow(&self, session: &Session, pages: usize) -> Result<(), GenerateError> {
         let _turn = self.turn();
         let (old, rows) = (self.memory(), self.shared.rows);
@@ -225,9 +219,6 @@ impl PagePool {
     }
 
     /// `memory`, of each tensor, to be bound.
-    ///
-    /// # Errors
-    /// What the device says.
     pub(super) fn bind(
         &self,
         memory: &PageMemory,
@@ -241,9 +232,6 @@ impl PagePool {
     }
 
     /// Makes room for `more` tokens of a sequence, and copies what is shared.
-    ///
-    /// # Errors
-    /// [`GenerateError::PagesFull`], and what the device says.
     pub(super) fn reserve(&self, sequence: PagedSequence, more: usize) -> Result<(), GenerateError> {
         // Until the copies are made no one else writes the pages that this sequence has let go.
         let _turn = self.turn();
@@ -313,8 +301,6 @@ pub(super) fn not_in_pages() -> GenerateError {
     GenerateError::Unsupported(what)
 }
 
-/// # Errors
-/// [`GenerateError::Pages`].
 fn check_size(pages: usize, rows: usize) -> Result<(), GenerateError> {
     let most = i32::MAX as usize;
     match pages.checked_mul(rows).is_some_and(|all| (1..=most).contains(&all)) {

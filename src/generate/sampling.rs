@@ -132,8 +132,6 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// # Errors
-    /// [`GenerateError::Setting`].
     pub(super) fn new(settings: Sampling) -> Result<Self, GenerateError> {
         settings.check()?;
         let random = Random(settings.seed);
@@ -148,9 +146,6 @@ impl Sampler {
     }
 
     /// The next token; `position` is how many came before. The penalty is written to `logits`.
-    ///
-    /// # Errors
-    /// [`GenerateError::NotFinite`].
     pub(super) fn choose(&mut self, logits: &mut [f32], position: usize) -> Result<u32, GenerateError> {
         let (token, most) = self.penalize(logits, position)?;
         if self.settings.temperature == 0.0 {
@@ -190,9 +185,6 @@ impl Sampler {
     }
 
     /// As [`Sampler::choose`], from what a device found for [`Sampler::request`].
-    ///
-    /// # Errors
-    /// As there.
     pub(super) fn choose_found(&mut self, found: &Found, position: usize) -> Result<u32, GenerateError> {
         let (token, most) = finite(Some(found.most), position)?;
         if self.settings.temperature == 0.0 {
@@ -208,9 +200,6 @@ impl Sampler {
     }
 
     /// What [`Sampler::choose`] chooses from: tokens with their probabilities. The penalty is written to `logits`.
-    ///
-    /// # Errors
-    /// [`GenerateError::NotFinite`].
     pub(super) fn distribution(
         &mut self,
         logits: &mut [f32],
@@ -347,9 +336,6 @@ impl Sampler {
 }
 
 /// The largest logit of the last of `position` tokens, which must be a number.
-///
-/// # Errors
-/// [`GenerateError::NotFinite`].
 fn finite(
     most: Option<Result<(u32, f32), NotANumber>>,
     position: usize,

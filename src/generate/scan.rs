@@ -86,9 +86,6 @@ pub(super) struct ScanIo {
 
 impl ScanIo {
     /// The session with the node added that reads `logits`, where tokens are to be chosen on a device.
-    ///
-    /// # Errors
-    /// [`GenerateError::Unsupported`] where that is asked for and the graph does not tell its vocabulary.
     pub(super) fn added(
         session: &Session,
         logits: &str,
@@ -158,9 +155,6 @@ impl ScanIo {
     }
 
     /// Inputs in memory of the session's own.
-    ///
-    /// # Errors
-    /// Sizes that make no shape.
     pub(super) fn inputs(
         &self,
         builder: BindingBuilder<'static>,
@@ -172,9 +166,6 @@ impl ScanIo {
     }
 
     /// Writes what is asked of each sequence: a request, and the line that its logits are in.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn write(
         &self,
         binding: &mut Binding<'static>,
@@ -212,9 +203,6 @@ impl ScanIo {
     }
 
     /// What was found for each sequence.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn read(
         &self,
         binding: &Binding<'static>,

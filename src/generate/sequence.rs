@@ -36,8 +36,6 @@ pub(super) struct Sequence<'a> {
 pub(super) type Told<'a> = Box<dyn FnMut(&str) -> ControlFlow<()> + 'a>;
 
 impl<'a> Sequence<'a> {
-    /// # Errors
-    /// [`GenerateError::Setting`].
     pub(super) fn new(
         folder: &'a ModelFolder,
         prompt: &[u32],
@@ -125,9 +123,6 @@ impl<'a> Sequence<'a> {
     }
 
     /// Chooses the token after `position` tokens; gives it where the text goes on after it.
-    ///
-    /// # Errors
-    /// [`GenerateError::NotFinite`], [`GenerateError::Tokenizer`], [`GenerateError::Grammar`].
     pub(super) fn choose(&mut self, row: Row, position: usize) -> Result<Option<u32>, GenerateError> {
         if self.is_finished() {
             return Ok(None);
@@ -143,9 +138,6 @@ impl<'a> Sequence<'a> {
     }
 
     /// What [`Sequence::choose`] needs to know of the logits; nothing where it needs all.
-    ///
-    /// # Errors
-    /// [`GenerateError::Grammar`].
     pub(super) fn request(&mut self) -> Result<Option<Request>, GenerateError> {
         let request = self.sampler.request();
         #[cfg(feature = "grammar")]
@@ -156,9 +148,6 @@ impl<'a> Sequence<'a> {
     }
 
     /// As [`Sequence::choose`], by way of a guess: the text has the same distribution as without it.
-    ///
-    /// # Errors
-    /// As there.
     pub(super) fn check(
         &mut self,
         row: Row,
@@ -178,9 +167,6 @@ impl<'a> Sequence<'a> {
     }
 
     /// A guess of the token after `position` tokens, by the logits of another model.
-    ///
-    /// # Errors
-    /// [`GenerateError::NotFinite`].
     pub(super) fn guess(
         &mut self,
         logits: &mut [f32],
@@ -257,9 +243,6 @@ impl<'a> Sequence<'a> {
     }
 
     /// Tells the rest of the text.
-    ///
-    /// # Errors
-    /// [`GenerateError::Tokenizer`].
     pub(super) fn finish(mut self) -> Result<Generated, GenerateError> {
         let mut finish = self.finish.take().unwrap_or(Finish::Cancelled);
         if !matches!(finish, Finish::Stop(_)) {

@@ -166,9 +166,6 @@ pub(super) struct Search {
 
 impl Search {
     /// Reads `generation_config.json` of a folder, which need not be there.
-    ///
-    /// # Errors
-    /// [`GenerateError`] for a file that cannot be read or holds something else.
     pub(super) fn read(folder: &Path) -> Result<Self, GenerateError> {
         let path = folder.join("generation_config.json");
         match read_optional(&path)? {
@@ -237,9 +234,6 @@ impl Search {
 }
 
 /// Reads JSON, which is that of the file `path`.
-///
-/// # Errors
-/// [`GenerateError::Content`].
 pub(super) fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, GenerateError> {
     serde_json::from_str(text)
         .map_err(|e| GenerateError::Content { path: path.to_owned(), problem: e.to_string() })

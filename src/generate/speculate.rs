@@ -37,9 +37,6 @@ impl Cached {
     }
 
     /// As [`Decoder::reserve`].
-    ///
-    /// # Errors
-    /// Memory ran out.
     pub(super) fn reserve(&mut self, sequences: usize) -> Result<(), GenerateError> {
         self.decoder.reserve(sequences)?;
         if sequences > self.tokens.len() {
@@ -55,9 +52,6 @@ impl Cached {
     }
 
     /// Keeps the tokens at the begin of a sequence that `wanted` has too, but its last one; gives their number.
-    ///
-    /// # Errors
-    /// Memory ran out.
     pub(super) fn keep(&mut self, sequence: usize, wanted: &[u32]) -> Result<usize, GenerateError> {
         let cached = &mut self.tokens[sequence];
         let equal = cached.iter().zip(wanted).take_while(|(a, b)| a == b).count();
@@ -94,9 +88,6 @@ impl Draft {
     }
 
     /// Guesses at most `most` tokens after those of `text`, which is sequence `at`.
-    ///
-    /// # Errors
-    /// What the session says, and [`GenerateError::NotFinite`].
     pub(super) fn guess(
         &mut self,
         at: usize,

@@ -89,9 +89,6 @@ struct Mask {
 impl Stretched {
     /// The graph of `session`, which has one token in a run, changed for a cache of `capacity` tokens at most; nothing
     /// where it cannot be changed so.
-    ///
-    /// # Errors
-    /// What the session says.
     pub(super) fn new(
         session: &Session,
         io: &DecoderIo,
@@ -131,9 +128,6 @@ impl Stretched {
     }
 
     /// Binds memory to the inputs that the change added, for a cache of `rows`.
-    ///
-    /// # Errors
-    /// Sizes beyond what a shape has.
     pub(super) fn bind(
         &self,
         mut builder: BindingBuilder<'static>,
@@ -147,9 +141,6 @@ impl Stretched {
     }
 
     /// Writes what depends on the length: `len` tokens are in a cache of `rows`, and the encoder's output has `encoded`.
-    ///
-    /// # Errors
-    /// What the session says, and [`GenerateError::Unsupported`] where an operator fails on the length.
     pub(super) fn write(
         &mut self,
         binding: &mut Binding<'static>,

@@ -18,9 +18,6 @@ pub(super) struct TextTokenizer(tokenizers::Tokenizer);
 
 impl TextTokenizer {
     /// Reads `tokenizer.json`.
-    ///
-    /// # Errors
-    /// [`GenerateError::Tokenizer`].
     pub(super) fn new(json: &str) -> Result<Self, GenerateError> {
         check(json)?;
         let mut tokenizer = guarded(|| tokenizers::Tokenizer::from_bytes(json))?;
@@ -36,26 +33,17 @@ impl TextTokenizer {
     }
 
     /// All of it, as `tokenizer.json` has it.
-    ///
-    /// # Errors
-    /// [`GenerateError::Tokenizer`].
     #[cfg(feature = "grammar")]
     pub(super) fn to_json(&self) -> Result<serde_json::Value, GenerateError> {
         serde_json::to_value(&self.0).map_err(|e| GenerateError::Tokenizer(e.to_string()))
     }
 
     /// The tokens of `text`; `whole` texts get what marks their begin.
-    ///
-    /// # Errors
-    /// [`GenerateError::Tokenizer`].
     pub(super) fn encode(&self, text: &str, whole: bool) -> Result<Vec<u32>, GenerateError> {
         guarded(|| self.0.encode_fast(text, whole).map(|encoding| encoding.get_ids().to_vec()))
     }
 
     /// The first `most` tokens of a whole `text`, among them those that mark its begin and end.
-    ///
-    /// # Errors
-    /// [`GenerateError::Tokenizer`].
     pub(super) fn encode_cut(&self, text: &str, most: usize) -> Result<Vec<u32>, GenerateError> {
         let marks = guarded(|| self.0.encode_fast("", true))?.get_ids().len();
         guarded(|| {
@@ -68,9 +56,6 @@ impl TextTokenizer {
     }
 
     /// The text of `tokens`, without those that are marks.
-    ///
-    /// # Errors
-    /// [`GenerateError::Tokenizer`].
     pub(super) fn decode(&self, tokens: &[u32]) -> Result<String, GenerateError> {
         guarded(|| self.0.decode(tokens, true))
     }
@@ -86,9 +71,6 @@ struct Parts {
 }
 
 /// Checks what the library does not check itself.
-///
-/// # Errors
-/// [`GenerateError::Tokenizer`].
 fn check(json: &str) -> Result<(), GenerateError> {
     let wrong = |e: serde_json::Error| GenerateError::Tokenizer(e.to_string());
     let Parts { normalizer, .. } = serde_json::from_str(json).map_err(wrong)?;
@@ -121,9 +103,6 @@ pub(super) struct TextStream {
 
 impl TextStream {
     /// The text that `token` adds; nothing while a character is not whole.
-    ///
-    /// # Errors
-    /// [`GenerateError::Tokenizer`].
     pub(super) fn push(&mut self, tokenizer: &TextTokenizer, token: u32) -> Result<String, GenerateError> {
         self.tokens.push(token);
         let text = self.untold(tokenizer)?;
@@ -137,9 +116,6 @@ impl TextStream {
     }
 
     /// The rest, at the end.
-    ///
-    /// # Errors
-    /// [`GenerateError::Tokenizer`].
     pub(super) fn finish(&mut self, tokenizer: &TextTokenizer) -> Result<String, GenerateError> {
         let text = self.untold(tokenizer)?;
         self.told = self.tokens.len();

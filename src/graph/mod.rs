@@ -198,9 +198,6 @@ pub struct Graph {
 
 impl Graph {
     /// The graph with its nodes in order, after some were added.
-    ///
-    /// # Errors
-    /// As [`GraphBuilder::build`].
     pub(crate) fn sorted(mut self) -> Result<Self, GraphError> {
         validate::check_and_sort(&mut self)?;
         Ok(self)

@@ -28,9 +28,6 @@ impl KernelId {
 }
 
 /// A SPIR-V module that this crate built.
-///
-/// # Errors
-/// [`SpirvError`] where the words are no module that may be handed to a driver.
 pub(crate) fn generated(name: String, words: Vec<u32>) -> Result<KernelSource, SpirvError> {
     let reflection = check_module(&words)?;
     // SAFETY: `spirv::builder` made the words, and the reflection is theirs.
@@ -38,9 +35,6 @@ pub(crate) fn generated(name: String, words: Vec<u32>) -> Result<KernelSource, S
 }
 
 /// [`Queue::prepare_own`] of a recording that this crate made of a plan.
-///
-/// # Errors
-/// As there.
 pub(crate) fn prepare(queue: &Queue, recording: Recording, cuts: &[usize]) -> Result<Prepared, Error> {
     // SAFETY: operators lower to parameters that keep their kernels inside the arguments (docs/SAFETY.md).
     unsafe { queue.prepare_own(recording, cuts) }
@@ -50,9 +44,6 @@ pub(crate) fn prepare(queue: &Queue, recording: Recording, cuts: &[usize]) -> Re
 ///
 /// # Safety
 /// As there, but for the kernels.
-///
-/// # Errors
-/// As there.
 pub(crate) unsafe fn record_into(
     queue: &Queue,
     recording: Recording,
@@ -63,9 +54,6 @@ pub(crate) unsafe fn record_into(
 }
 
 /// [`Queue::submit_own`] of a recording that this crate made of a plan.
-///
-/// # Errors
-/// As there.
 #[cfg(test)]
 pub(crate) fn submit(queue: &Queue, recording: Recording) -> Result<Event, Error> {
     // SAFETY: as for `prepare`.
@@ -73,9 +61,6 @@ pub(crate) fn submit(queue: &Queue, recording: Recording) -> Result<Event, Error
 }
 
 /// [`Queue::submit_unordered`] of a recording that this crate made of a plan.
-///
-/// # Errors
-/// As there.
 #[cfg(test)]
 pub(crate) fn submit_unordered(queue: &Queue, recording: Recording) -> Result<Event, Error> {
     // SAFETY: as for `prepare`.

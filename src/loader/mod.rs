@@ -113,9 +113,6 @@ pub(crate) fn load_noting(
 
 /// Files besides `path` that tensors of an ONNX model lie in, by their names in its folder; none of another
 /// model.
-///
-/// # Errors
-/// [`LoadError`].
 #[cfg(feature = "generate")]
 pub(crate) fn external_files(path: &Path) -> Result<BTreeSet<String>, LoadError> {
     match kind_of(path)? {
@@ -125,9 +122,6 @@ pub(crate) fn external_files(path: &Path) -> Result<BTreeSet<String>, LoadError>
 }
 
 /// Opens one of [`external_files`]; gives its size too.
-///
-/// # Errors
-/// [`LoadError`].
 #[cfg(feature = "generate")]
 pub(crate) fn open_external(path: &Path, name: &str) -> Result<(File, u64), LoadError> {
     onnx::external::open(path, name)

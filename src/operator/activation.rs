@@ -56,9 +56,6 @@ impl Activation {
 
     /// The activation that attribute `activation` of a fused operator names, with its parameters (ONNX's
     /// defaults where they are not given); the empty text is none.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] for other names.
     pub(crate) fn named(name: &str, given: [Option<f32>; 2]) -> Result<Activation, OpError> {
         const NAMED: [Function; 7] = [
             Function::Relu,

@@ -154,17 +154,11 @@ impl Pack {
     }
 
     /// The packed weights of input 1.
-    ///
-    /// # Errors
-    /// As [`Pack::emit`].
     pub(crate) fn weights(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<Operand, OpError> {
         self.emit((Operand::Input(1), cx.value(1)), cx.dtype(1)?, lower)
     }
 
     /// The packed form of an operand: made at load where its value is known, else by a kernel.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] for element types without a kernel.
     pub(crate) fn emit(
         &self,
         (source, value): (Operand, Option<&Tensor>),

@@ -33,9 +33,6 @@ fn parts_of<T: Send>(out: &mut [T], f: &(dyn Fn(usize, &mut [T]) + Send + Sync))
 }
 
 /// As [`parts`], of a function that may fail.
-///
-/// # Errors
-/// One of those that `f` returned.
 pub(crate) fn try_parts<T: Send, E: Send>(
     out: &mut [T],
     f: impl Fn(usize, &mut [T]) -> Result<(), E> + Send + Sync,
@@ -86,9 +83,6 @@ pub(crate) fn rows<T: Send>(out: &mut [T], len: usize, work: usize, f: impl Fn(u
 }
 
 /// As [`rows`], of a function that may fail: rows that no one has begun yet may be left then.
-///
-/// # Errors
-/// One of those that `f` returned.
 pub(crate) fn try_rows<T: Send, E: Send>(
     out: &mut [T],
     len: usize,

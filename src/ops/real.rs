@@ -310,9 +310,6 @@ pub(crate) fn check_len(index: usize, got: usize, expected: usize) -> Result<(),
 
 /// A native kernel from `kernel` for the types of `cx`. Inputs of other than float types are found through
 /// [`RealInputs::raw_opt`] only.
-///
-/// # Errors
-/// [`OpError::Unsupported`] where an output is of another type.
 pub(crate) fn real_kernel<K: RealKernel>(
     name: &'static str,
     cx: &OpCx,
@@ -323,9 +320,6 @@ pub(crate) fn real_kernel<K: RealKernel>(
 }
 
 /// As [`real_kernel`], for a kernel that every call makes of the arguments that are no floats (indices).
-///
-/// # Errors
-/// As [`real_kernel`].
 pub(crate) fn real_kernel_with<K: RealKernel>(
     name: &'static str,
     cx: &OpCx,

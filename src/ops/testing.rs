@@ -217,9 +217,6 @@ impl<'a> Check<'a> {
     }
 
     /// The outputs as the device computes them.
-    ///
-    /// # Errors
-    /// Those of the operator.
     #[track_caller]
     pub(crate) fn run_on(&self, context: &Context) -> Result<Vec<Tensor>, OpError> {
         Ok(self.run_with(context, None)?.0)

@@ -282,9 +282,6 @@ pub(crate) struct AxisNumbers<const N: usize> {
 
 impl<const N: usize> AxisNumbers<N> {
     /// The numbers of `axes`.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] for numbers beyond 32 bits.
     pub(crate) fn new(axes: [WindowAxis; N]) -> Result<Self, OpError> {
         let all = |of: fn(&WindowAxis) -> i64| {
             let numbers = axes.each_ref().map(|axis| i32::try_from(of(axis)).ok());
@@ -369,9 +366,6 @@ impl AxisNumbers<3> {
 }
 
 /// The axes as three, outer ones of one element added in front. Neighbours over which nothing slides are one.
-///
-/// # Errors
-/// [`OpError::Unsupported`] for none or more than three.
 pub(crate) fn three(what: &str, axes: &[WindowAxis]) -> Result<[WindowAxis; 3], OpError> {
     const U: WindowAxis = WindowAxis::UNIT;
     let merged = if axes.len() > 3 { merged(axes) } else { axes.to_vec() };

@@ -192,9 +192,6 @@ impl Flow {
     }
 
     /// Computes node `n` on the host if all its inputs are constant and the result is not too large.
-    ///
-    /// # Errors
-    /// [`PlanError::Fold`] where the operator fails on the values.
     pub(super) fn fold(&mut self, n: usize) -> Result<bool, PlanError> {
         let node = &self.nodes[n];
         let known = !node.op.varies()

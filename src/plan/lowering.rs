@@ -86,9 +86,6 @@ pub(super) struct LoweredFlow {
 
 impl LoweredFlow {
     /// Lowers all nodes; returns how many have work.
-    ///
-    /// # Errors
-    /// [`PlanError`].
     pub(super) fn lower(&mut self, cx: &PlanCx<'_>) -> Result<usize, PlanError> {
         let flow = &self.flow;
         self.nodes = (0..flow.nodes.len()).map(|n| cx.lower(flow, n)).collect::<Result<_, _>>()?;
@@ -128,9 +125,6 @@ impl PlanCx<'_> {
 
     /// Lowers node `n` on its device, or on the first other native one where its device has no kernel and fallback is
     /// allowed.
-    ///
-    /// # Errors
-    /// [`PlanError::NoKernel`], [`PlanError::Graph`].
     pub(super) fn lower(&self, flow: &Flow, n: usize) -> Result<LoweredNode, PlanError> {
         let node = &flow.nodes[n];
         let wanted = self.wanted_device(node);
@@ -161,9 +155,6 @@ impl PlanCx<'_> {
     }
 
     /// Number of commands of a node on `device`.
-    ///
-    /// # Errors
-    /// As [`PlanCx::lower_on`].
     pub(super) fn commands_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<u32, OpError> {
         Ok(match self.lower_on(node, cx, device)? {
             NodeWork::Alias => 0,
@@ -173,9 +164,6 @@ impl PlanCx<'_> {
     }
 
     /// The work of `node` on `device`.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] where the device has no kernel for it.
     pub(super) fn lower_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
         let info = self.devices[device as usize];
         if info.native {
@@ -200,9 +188,6 @@ impl PlanCx<'_> {
 }
 
 /// The commands of an operator on `device`, which is not native.
-///
-/// # Errors
-/// [`OpError::Unsupported`] where the device has no kernel for it, or less than its kernels need.
 pub(super) fn lower_with(
     op: &dyn Operator,
     cx: &OpCx,

@@ -23,9 +23,6 @@ pub(super) struct Schedule {
 
 impl Schedule {
     /// Orders the nodes of `lowered`.
-    ///
-    /// # Errors
-    /// [`PlanError::TooManyDependencies`].
     pub(super) fn new(lowered: &LoweredFlow) -> Result<Self, PlanError> {
         let step = |n: usize| {
             let cost = lowered.cost(n, &lowered.flow.cx(n));

@@ -27,9 +27,6 @@ impl FrameSpecs {
     }
 
     /// Replaces the described inputs and outputs of `graph` by the bytes of their frames' memories.
-    ///
-    /// # Errors
-    /// [`SessionError::Unknown`], [`SessionError::Frame`], [`Error::Graph`].
     pub(super) fn put_into(self, graph: Graph) -> Result<(Graph, Frames), Error> {
         if self.is_empty() {
             return Ok((graph, Frames::default()));
@@ -47,9 +44,6 @@ impl FrameSpecs {
 }
 
 /// Replaces inputs of `graph` by the memories that their elements lie in. The other inputs keep their positions.
-///
-/// # Errors
-/// [`SessionError::Unknown`], [`SessionError::Shape`], [`Error::Graph`].
 pub(super) fn put_views(graph: Graph, views: Vec<(String, StridedView)>) -> Result<Graph, Error> {
     let names = graph.tensors().iter().map(|t| t.name.clone()).collect();
     let mut rewriter = Rewriter { graph, names, frames: Frames::default(), before: Vec::new() };

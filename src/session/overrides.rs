@@ -11,9 +11,6 @@ use crate::session::error::SessionError;
 const QUOTED: usize = 8;
 
 /// Checks the placements by name in `options` against the model and the number of devices.
-///
-/// # Errors
-/// [`SessionError::UnknownPlace`], [`SessionError::NoEntry`].
 pub(super) fn check(options: &PlanOptions, graph: &Graph, devices: usize) -> Result<(), SessionError> {
     if let Some(device) = options.place_rest.filter(|d| *d as usize >= devices) {
         return Err(SessionError::NoEntry { what: "graph", name: graph.name().to_owned(), device, devices });

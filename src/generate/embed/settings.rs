@@ -66,9 +66,6 @@ struct Sentences {
 impl Settings {
     /// Reads `modules.json` and what it names, `sentence_bert_config.json`, `config_sentence_transformers.json` and
     /// `config.json`. None of them has to be there: what they would say is what sentence-transformers takes then.
-    ///
-    /// # Errors
-    /// [`GenerateError`] for a file that does not hold what it should, and without a graph.
     pub(super) fn read(folder: &Path) -> Result<Self, GenerateError> {
         let graph = GRAPHS.iter().map(|name| folder.join(name)).find(|path| path.is_file());
         let graph = graph.ok_or_else(|| GenerateError::NoFile {

@@ -81,9 +81,6 @@ impl ChatTemplate {
     }
 
     /// The prompt for `messages`, up to where the answer begins.
-    ///
-    /// # Errors
-    /// [`GenerateError::Template`].
     pub(super) fn prompt(&self, messages: &[Message], args: &TemplateArgs) -> Result<String, GenerateError> {
         let environment = self.environment();
         let template = environment.template_from_named_str(NAME, &self.text).map_err(|e| problem(&e))?;

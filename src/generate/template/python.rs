@@ -39,9 +39,6 @@ fn too_long(_: fmt::Error) -> Error {
 }
 
 /// Writes `value` as Python's `str` does.
-///
-/// # Errors
-/// Of what is written to; values that are too deep in one another.
 pub(super) fn print(to: &mut dyn Write, value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) => to.write_str(text).map_err(too_long),
@@ -50,9 +47,6 @@ pub(super) fn print(to: &mut dyn Write, value: &Value) -> Result<(), Error> {
 }
 
 /// As [`print`], to a text of its own.
-///
-/// # Errors
-/// As there; texts that are too long.
 pub(super) fn string(value: &Value) -> Result<String, Error> {
     check(std::slice::from_ref(value))?;
     let mut text = Bounded::default();
@@ -121,9 +115,6 @@ struct Json {
 }
 
 /// The filter `tojson`, as the transformers library has it.
-///
-/// # Errors
-/// Values that JSON has not; arguments that are not known; texts that are too long.
 pub(super) fn to_json(value: &Value, indent: Option<Value>, args: Kwargs) -> Result<String, Error> {
     let indent = match indent {
         Some(indent) => Some(indent),

@@ -75,9 +75,6 @@ impl<'f> Weights<'f> {
     }
 
     /// Rows of tensor `name`.
-    ///
-    /// # Errors
-    /// There is no such tensor.
     pub(super) fn count(&self, name: &str) -> Result<usize, LoadError> {
         self.file.tensor(name).map(|tensor| tensor.rows().1).ok_or_else(|| self.file.lacks(name))
     }
@@ -103,9 +100,6 @@ impl<'f> Weights<'f> {
     }
 
     /// A constant of rows of `k` elements of tensors of one type, contiguous.
-    ///
-    /// # Errors
-    /// Tensors that are not there, or have another size or type.
     pub(super) fn rows(
         &mut self,
         g: &mut GraphBuilder,
@@ -163,9 +157,6 @@ impl<'f> Weights<'f> {
     }
 
     /// A constant of `float32` of the elements of tensors that have `len` of them each.
-    ///
-    /// # Errors
-    /// As [`Weights::rows`]; tensors of blocks.
     pub(super) fn floats(
         &mut self,
         g: &mut GraphBuilder,
@@ -196,9 +187,6 @@ impl<'f> Weights<'f> {
     }
 
     /// The elements of a small tensor, now; nothing where it is not there.
-    ///
-    /// # Errors
-    /// As [`Weights::floats`], and what reading says.
     pub(super) fn read_now(
         &mut self,
         source: &mut Source<'_>,
@@ -228,9 +216,6 @@ impl<'f> Weights<'f> {
     }
 
     /// Reads all that was asked for.
-    ///
-    /// # Errors
-    /// Tensors that no one asked for, more than this machine's memory, and what reading says.
     pub(super) fn load(
         self,
         g: &mut GraphBuilder,

@@ -15,9 +15,6 @@ use crate::loader::error::{LoadError, LoadErrorKind};
 use crate::loader::source::Source;
 
 /// Names of the files, in the folder of the ONNX model `path`, that its tensors lie in.
-///
-/// # Errors
-/// [`LoadError`] where the file is no ONNX model.
 pub(in crate::loader) fn names(path: &Path) -> Result<BTreeSet<String>, LoadError> {
     let mut names = BTreeSet::new();
     let mut source = Source::open(path)?;
@@ -32,9 +29,6 @@ pub(in crate::loader) fn names(path: &Path) -> Result<BTreeSet<String>, LoadErro
 }
 
 /// Opens the file `name` of the ONNX model `path`.
-///
-/// # Errors
-/// [`LoadError`].
 pub(in crate::loader) fn open(path: &Path, name: &str) -> Result<(File, u64), LoadError> {
     let opened = open::beneath(&roots_of(path), Path::new(name));
     let (file, found) = opened.map_err(|e| {

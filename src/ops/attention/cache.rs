@@ -82,9 +82,6 @@ impl CacheCodes {
 
     /// Emits [`CacheCodes::encode`] of `cache` to `codes`, or [`CacheCodes::decode`] of `past`, where that is given, to
     /// `cache`; `codes` is bound then too, so that what the kernel declares to write is not what others read.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] for element types without a kernel.
     pub(super) fn lower(
         &self,
         dtype: DType,

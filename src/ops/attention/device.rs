@@ -137,9 +137,6 @@ impl Fresh {
 }
 
 /// Emits `scaled`.
-///
-/// # Errors
-/// [`OpError::Unsupported`] for element types without a kernel and tensors that are too large for one.
 pub(super) fn lower_scaled(
     scaled: &Scaled,
     places: &Places,

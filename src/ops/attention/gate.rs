@@ -107,9 +107,6 @@ impl Operator for Gate {
 }
 
 /// Emits `x + bias`, where `x` has `n` elements and the bias is `len` elements from `first` on, repeated.
-///
-/// # Errors
-/// [`OpError::Unsupported`] for element types without a kernel.
 pub(super) fn add_bias(
     lower: &mut Lowering<'_>,
     dtype: DType,

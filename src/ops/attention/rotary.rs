@@ -131,9 +131,6 @@ impl Rotation {
     }
 
     /// Writes the rotated vectors.
-    ///
-    /// # Errors
-    /// [`KernelError::Value`] where a position has no row in the tables or an operand is too short.
     pub(super) fn run<T: Real>(
         &self,
         x: &[T],
@@ -157,9 +154,6 @@ impl Rotation {
     }
 
     /// Writes the vectors into a cache of [`Steps::heads_first`] of `y_rows` rows.
-    ///
-    /// # Errors
-    /// As [`Rotation::run`]; also where a vector has no row in the cache.
     pub(super) fn fill<T: Real>(
         &self,
         x: &[T],
@@ -227,9 +221,6 @@ impl Rotation {
     }
 
     /// Emits it; `words` are 32-bit words of one position.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] for element types without a kernel.
     pub(super) fn lower(
         &self,
         dtype: DType,

@@ -128,9 +128,6 @@ struct Job<'a, T> {
 
 /// Checks that tensors of these sizes can exist: batch, heads of queries and of keys, queries and keys, elements
 /// of a key and of a value. Strides computed afterwards do not overflow.
-///
-/// # Errors
-/// [`OpError::Shape`].
 pub(super) fn check_sizes(
     batch: usize,
     [q_heads, kv_heads]: [usize; 2],
@@ -158,9 +155,6 @@ impl Scaled {
     }
 
     /// Writes the output, and a stage of the scores (`[batch, q_heads, q_len, kv_len]`) where it is wanted.
-    ///
-    /// # Errors
-    /// [`KernelError::Value`] where an operand is too short.
     pub(super) fn attend<T: Real>(
         &self,
         given: &Attended<'_, T>,

@@ -427,9 +427,6 @@ fn writes_quads(lower: &mut Lowering<'_>, quads: bool, dtype: DType) {
 }
 
 /// Sizes and strides as parameters of kernels over plain buffers.
-///
-/// # Errors
-/// As [`AxisNumbers::new`].
 fn product_params(c: &Plain, activation: Activation) -> Result<params::Unfold, OpError> {
     let (_, [act_a, act_b]) = activation.code();
     let numbers = AxisNumbers::new(c.axes)?;

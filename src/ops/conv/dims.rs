@@ -26,9 +26,6 @@ pub(super) type AnyDims = ConvDims<Vec<WindowAxis>>;
 
 impl AnyDims {
     /// The convolution over three axes.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] for more of them; `what` is the operator.
     pub(super) fn three(self, what: &str) -> Result<ConvDims, OpError> {
         let ConvDims { batch, group, ic, oc, axes, transposed } = self;
         Ok(ConvDims { batch, group, ic, oc, axes: three(what, &axes)?, transposed })

@@ -96,9 +96,6 @@ impl ConvTranspose {
     }
 
     /// The convolution over three dimensions, and the shape of its output.
-    ///
-    /// # Errors
-    /// Errors of [`Operator::infer`], and one for more than three spatial dimensions.
     pub(crate) fn resolve(&self, cx: &OpCx) -> Result<(ConvDims, Shape), OpError> {
         let (dims, output) = self.sizes(cx)?;
         Ok((dims.three("ConvTranspose")?, output))

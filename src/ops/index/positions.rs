@@ -12,9 +12,6 @@ pub(crate) const INDEX_TYPES: &[DType] = &[DType::I64, DType::I32];
 const MAX_KERNEL_TUPLE: usize = 8;
 
 /// The position that index `i` means on an axis of `size`; negative ones count from the end.
-///
-/// # Errors
-/// [`KernelError::Value`] where it is out of range.
 pub(crate) fn position(i: i64, size: usize) -> Result<usize, KernelError> {
     let n = size as i64;
     let at = if i < 0 { i.saturating_add(n) } else { i };
@@ -25,9 +22,6 @@ pub(crate) fn position(i: i64, size: usize) -> Result<usize, KernelError> {
 }
 
 /// The integers of argument `arg`, of type `dtype`, each mapped by `f`.
-///
-/// # Errors
-/// Errors of `f`; [`KernelError`] where the argument is absent.
 pub(crate) fn mapped<T>(
     args: &NativeArgs<'_, '_>,
     arg: usize,
@@ -60,17 +54,11 @@ pub(crate) enum Indices<'a> {
 
 impl<'a> Indices<'a> {
     /// Those of argument `arg`, of type `dtype`.
-    ///
-    /// # Errors
-    /// [`KernelError`] where the argument is absent.
     pub(crate) fn read(args: &NativeArgs<'a, '_>, arg: usize, dtype: DType) -> Result<Self, KernelError> {
         Ok(if dtype == DType::I64 { Indices::Long(args.read(arg)?) } else { Indices::Short(args.read(arg)?) })
     }
 
     /// Writes to `to` the positions on an axis of `size` that the indices from number `first` on mean.
-    ///
-    /// # Errors
-    /// [`KernelError::Value`] where one is out of range, or there are too few.
     pub(crate) fn positions(&self, first: usize, size: usize, to: &mut [usize]) -> Result<(), KernelError> {
         fn all<I: Copy + Into<i64>>(
             from: Option<&[I]>,
@@ -138,9 +126,6 @@ impl Tuples {
     }
 
     /// The number of the slice that each tuple of argument `arg` names.
-    ///
-    /// # Errors
-    /// [`KernelError::Value`] where an index is out of range.
     pub(crate) fn positions(
         &self,
         args: &NativeArgs<'_, '_>,
@@ -163,9 +148,6 @@ impl Tuples {
 
     /// Emits the kernel that writes the slices' numbers as `int` to a scratch range, which is returned.
     /// A tuple out of range gives the lowest integer.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] for longer tuples than the kernel combines.
     pub(crate) fn lower(
         &self,
         lower: &mut Lowering<'_>,

@@ -190,9 +190,6 @@ impl Source {
     }
 
     /// Contiguous matrices of `rows` by `cols`, with contiguous rows.
-    ///
-    /// # Errors
-    /// As [`Product::lower`].
     pub(crate) fn by_rows(
         &self,
         dtype: DType,
@@ -229,9 +226,6 @@ impl Product {
     }
 
     /// Emits its dispatches.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] for element types and sizes without a kernel.
     pub(crate) fn lower(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         if self.pairs.is_empty() || self.m == 0 || self.n == 0 {
             return Ok(());
@@ -331,9 +325,6 @@ impl Product {
     }
 
     /// Lays out the right operand once for several products with it.
-    ///
-    /// # Errors
-    /// As [`Product::lower`].
     pub(crate) fn prepare(&mut self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         if self.by_texels(lower) && self.prepared.is_none() {
             self.prepared = Some(self.right(lower, self.cols())?);

@@ -153,9 +153,6 @@ impl RealKernel for Gated {
 
 /// `y = activation(first) * other`, of two products of as many elements; `product` computes one of them, the other one where
 /// it is told so.
-///
-/// # Errors
-/// Those of `product`.
 pub(crate) fn gated<T: Real>(
     y: &mut [T],
     activation: Activation,

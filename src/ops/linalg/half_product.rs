@@ -15,9 +15,6 @@ use crate::simd::wide;
 const TASK: usize = 1 << 16;
 
 /// `c = activation(a * b + bias)` as [`product_around`] has it; `T` is `f32`.
-///
-/// # Errors
-/// [`KernelError::Value`] where a slice is too short for its matrix, or `T` is another type.
 pub(crate) fn half_product_around<T: Real>(
     sizes: [usize; 3],
     a: Mat<'_, T>,

@@ -71,9 +71,6 @@ pub(crate) struct Around<'a, T> {
 }
 
 /// `c = activation(a * b + bias)`, of the sizes that [`product`] has.
-///
-/// # Errors
-/// [`KernelError::Value`] where a slice is too short for its matrix.
 pub(crate) fn product_around<T: Real>(
     [m, n, k]: [usize; 3],
     a: Mat<'_, T>,
@@ -158,9 +155,6 @@ fn tiled<T: Real>(
 
 /// `c = a * b`, or `c += a * b` where `accumulate`; `a` is `m` by `k`, `b` is `k` by `n`, and `c` is `m` rows
 /// of `n` elements that start `c_row` elements apart.
-///
-/// # Errors
-/// [`KernelError::Value`] where a slice is too short for its matrix.
 #[allow(clippy::too_many_arguments, reason = "the sizes and operands of a product")]
 pub(crate) fn product<T: Real>(
     [m, n, k]: [usize; 3],

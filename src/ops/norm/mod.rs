@@ -66,9 +66,6 @@ pub(crate) struct Along {
 }
 
 /// Emits the logarithms of the softmax of input 0 to `to`.
-///
-/// # Errors
-/// [`OpError::Unsupported`] for types without a kernel.
 pub(crate) fn log_softmax_to(
     cx: &OpCx,
     along: Along,

@@ -20,9 +20,6 @@ struct Call {
 type Run = fn(&Call, &mut NativeArgs<'_, '_>) -> Result<(), KernelError>;
 
 /// The native function of `op` for the types and shapes of `cx`.
-///
-/// # Errors
-/// [`OpError::Shape`], [`OpError::Unsupported`].
 pub(super) fn kernel(op: BinaryFunction, cx: &OpCx) -> Result<NativeKernel, OpError> {
     let (a, b, y) = (cx.input(0)?, cx.input(1)?, cx.output(0)?);
     let nest = Nest::broadcast(&y.shape, &[&a.shape, &b.shape])?;

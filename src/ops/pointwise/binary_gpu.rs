@@ -57,9 +57,6 @@ fn walk<const K: usize>(out: &Shape, inputs: [&Shape; K]) -> Result<Option<Walk<
 }
 
 /// Emits `y = op(a, b)`, divided by `count` where that is given.
-///
-/// # Errors
-/// [`OpError::Unsupported`] where the device or the kernels lack the type, or the broadcast is too ragged.
 pub(super) fn arithmetic(
     lower: &mut Lowering<'_>,
     op: BinaryFunction,
@@ -108,9 +105,6 @@ pub(super) fn arithmetic(
 }
 
 /// Emits `y = a op b` as `bool`.
-///
-/// # Errors
-/// As [`arithmetic`].
 pub(super) fn compare(
     lower: &mut Lowering<'_>,
     op: BinaryFunction,
@@ -149,9 +143,6 @@ fn compare_kernel(dtype: DType) -> Option<KernelId> {
 }
 
 /// Emits `y = condition ? a : b` for elements of `bytes` bytes.
-///
-/// # Errors
-/// As [`arithmetic`].
 pub(super) fn select(
     lower: &mut Lowering<'_>,
     bytes: usize,

@@ -35,9 +35,6 @@ impl Default for NarrowRules {
 
 impl NarrowRules {
     /// The rules that a Cast says.
-    ///
-    /// # Errors
-    /// [`crate::ops::AttrError`].
     fn read(attrs: &AttrReader<'_>) -> Result<Self, OpError> {
         let overflow = if attrs.int("saturate", 1)? != 0 { Overflow::Saturate } else { Overflow::Special };
         let words = [("up", Rounding::Up), ("down", Rounding::Down), ("nearest", Rounding::Nearest)];
@@ -153,9 +150,6 @@ impl Operator for Cast {
 }
 
 /// Emits the conversion of `n` elements.
-///
-/// # Errors
-/// [`OpError::Unsupported`] where there is no kernel for the types.
 pub(crate) fn dispatch(
     lower: &mut Lowering<'_>,
     from: DType,

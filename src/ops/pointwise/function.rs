@@ -74,9 +74,6 @@ impl Pointwise {
     }
 
     /// Emits it from `x` to `y`, both of `n` elements of `dtype`.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] where there is no kernel for the type.
     pub(super) fn dispatch(
         &self,
         lower: &mut Lowering<'_>,

@@ -54,9 +54,6 @@ impl Floats {
 }
 
 /// The native function of `f` over `n` elements of `dtype`, from argument 0 to argument `result`.
-///
-/// # Errors
-/// [`OpError::Unsupported`] where the type has none.
 pub(super) fn kernel(f: Pointwise, dtype: DType, n: usize, result: usize) -> Result<NativeKernel, OpError> {
     let name = f.function.name();
     let at = [n, result];

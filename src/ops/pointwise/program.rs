@@ -148,9 +148,6 @@ pub(super) struct Dispatch<'a> {
 
 impl Dispatch<'_> {
     /// Emits it as the kernel of operator `name`, over `args`: the inputs and then the outputs.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] where there is no such kernel.
     pub(super) fn emit(
         &self,
         name: &'static str,
@@ -161,9 +158,6 @@ impl Dispatch<'_> {
     }
 
     /// As [`Dispatch::emit`], with the kernel that `source` gives for a layout.
-    ///
-    /// # Errors
-    /// As there.
     pub(super) fn emit_with(
         &self,
         source: impl Fn(&KernelLayout) -> Result<Arc<KernelSource>, OpError>,

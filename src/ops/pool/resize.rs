@@ -215,9 +215,6 @@ fn simple(mode: i32, inputs: ResizeInputs, scales: Vec<f32>) -> Arc<dyn Operator
 
 impl Resize {
     /// The resampling of every axis, outermost first.
-    ///
-    /// # Errors
-    /// [`OpError`], naming the input or attribute.
     pub(super) fn axes(&self, cx: &OpCx) -> Result<Vec<AxisDesc>, OpError> {
         let desc = &self.desc;
         let shape = cx.shape(0)?;

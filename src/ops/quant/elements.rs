@@ -23,9 +23,6 @@ pub(super) enum Numbers<'a> {
 
 impl<'a> Numbers<'a> {
     /// Argument `index` of `len` elements of `dtype`.
-    ///
-    /// # Errors
-    /// [`KernelError`] where the argument is not that.
     pub(super) fn read(
         args: &NativeArgs<'a, '_>,
         index: usize,
@@ -70,9 +67,6 @@ impl<'a> Numbers<'a> {
 }
 
 /// All of argument `index`, `len` elements of `dtype`; zeros where it was not given.
-///
-/// # Errors
-/// As [`Numbers::read`].
 pub(super) fn all(
     args: &NativeArgs<'_, '_>,
     index: usize,

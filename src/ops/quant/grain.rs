@@ -39,9 +39,6 @@ pub(super) struct Run {
 
 impl Grain {
     /// That of input 0 with the scales of input 1 and, where given, the zero points of input 2.
-    ///
-    /// # Errors
-    /// [`OpError::InputShape`] where the shapes are none of the three kinds.
     pub(super) fn resolve(cx: &OpCx, axis: i64, block_size: i64) -> Result<Grain, OpError> {
         let (x, scale) = (cx.shape(0)?, cx.shape(1)?);
         if let Some(zero) = cx.input_opt(2)
@@ -110,9 +107,6 @@ impl Call {
     }
 
     /// Writes `f(number, scale, zero point)` of every element.
-    ///
-    /// # Errors
-    /// [`KernelError`] where an argument is not what it was inferred to be.
     pub(super) fn map<D: bytemuck::Pod + Send>(
         &self,
         args: &mut NativeArgs<'_, '_>,

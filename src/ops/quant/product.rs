@@ -35,9 +35,6 @@ impl Places {
     }
 
     /// The output's type, after checking those of all inputs.
-    ///
-    /// # Errors
-    /// [`OpError::DType`], [`OpError::MissingInput`].
     pub(super) fn check_types(&self, cx: &OpCx) -> Result<DType, OpError> {
         for (data, zero) in [(self.a, self.a_zero), (self.b, self.b_zero)] {
             let dtype = cx.dtype_of(data, BYTES)?;

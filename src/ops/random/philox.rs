@@ -112,9 +112,6 @@ impl Seed {
     }
 
     /// The generator for a device.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] without a seed: a device's commands are recorded once for many runs.
     pub(crate) fn for_device(self) -> Result<Philox, OpError> {
         match self {
             Seed::Fixed(philox) => Ok(philox),

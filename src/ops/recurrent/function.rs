@@ -29,9 +29,6 @@ pub(super) fn bound<T: Real>(x: T, low: T, high: T) -> T {
 
 /// `count` functions for each of `directions` directions from the attributes `activations`, `activation_alpha` and
 /// `activation_beta`, whose numbers go in order to the functions that have such a parameter.
-///
-/// # Errors
-/// [`OpError::Attr`] for a wrong number of functions and unknown ones.
 pub(super) fn read(
     attrs: &AttrReader<'_>,
     directions: usize,

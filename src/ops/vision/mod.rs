@@ -46,9 +46,6 @@ pub const FAMILY: Family = Family {
 };
 
 /// A number of elements that kernels can index with signed words.
-///
-/// # Errors
-/// [`OpError::Unsupported`] where there are more.
 pub(crate) fn index32(elements: usize) -> Result<u32, OpError> {
     match u32::try_from(elements) {
         Ok(n) if n <= i32::MAX as u32 => Ok(n),

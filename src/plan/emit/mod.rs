@@ -19,9 +19,6 @@ use crate::ops::{Cost, Lowered, OpCx};
 use tables::{Constants, Kernels};
 
 /// The plan of lowered, ordered and placed nodes, without barriers and waits between segments.
-///
-/// # Errors
-/// [`PlanError::Graph`] where a node's commands are out of its operands.
 pub(super) fn emit(
     cx: &PlanCx<'_>,
     lowered: &LoweredFlow,

@@ -11,9 +11,6 @@ const MOST_INPUTS: usize = 16;
 
 /// Lets operators absorb their only user until nothing changes; returns how many were absorbed. In half precision, what
 /// must stay in `float32` is left to itself.
-///
-/// # Errors
-/// [`PlanError::Fold`] where a constant that appeared cannot be computed.
 pub(crate) fn absorb(flow: &mut Flow, precision: Precision) -> Result<usize, PlanError> {
     let mut fused = 0;
     while let Some(n) = absorb_once(flow, precision) {

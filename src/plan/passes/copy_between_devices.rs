@@ -68,9 +68,6 @@ enum Carrier {
 }
 
 /// Adds a lowered node for each copy that crossings need; returns how many.
-///
-/// # Errors
-/// [`PlanError::Graph`] where a device cannot copy.
 pub(super) fn copy_between_devices(lowered: &mut LoweredFlow, cx: &PlanCx<'_>) -> Result<usize, PlanError> {
     let devices: Vec<u32> = lowered.nodes.iter().map(|l| l.device).collect();
     let alias = lowered.aliases();

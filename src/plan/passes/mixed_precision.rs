@@ -75,9 +75,6 @@ impl HalfConstants {
 }
 
 /// Lets nodes of `flow` compute in `float16` where their devices can; returns how many do.
-///
-/// # Errors
-/// [`PlanError::NoHalf`].
 pub(super) fn mixed_precision(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize, PlanError> {
     let lacks = |d: &&&DeviceInfo| !d.native && !d.features.contains(Requires::STORAGE_16);
     if let Some(device) = cx.devices.iter().find(lacks) {

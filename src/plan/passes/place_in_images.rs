@@ -22,9 +22,6 @@ use crate::plan::lowering::PlanCx;
 
 /// Puts tensors into the images that the graph requests, unless several devices would then access one image because a
 /// node falls back to another device; returns the number of images.
-///
-/// # Errors
-/// As lowering a node that touches an image.
 pub(super) fn place_in_images(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize, PlanError> {
     if flow.values.iter().all(|v| v.scope == StorageScope::Buffer) {
         return Ok(0);

@@ -6,9 +6,6 @@ use crate::plan::{Assignment, PlanError};
 
 /// Checks the devices that the graph requests, and overrides them by those of the options; returns how many nodes
 /// have one.
-///
-/// # Errors
-/// [`PlanError::UnknownDevice`].
 pub(super) fn place_nodes(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize, PlanError> {
     let options = cx.options;
     for node in &mut flow.nodes {
@@ -25,9 +22,6 @@ pub(super) fn place_nodes(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize, Pla
 }
 
 /// Assigns devices to nodes that nothing else places, if the assignment is by node; returns how many got one.
-///
-/// # Errors
-/// [`PlanError::Assignment`], [`PlanError::UnknownDevice`].
 pub(super) fn assign_devices(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize, PlanError> {
     let Assignment::Each(assigned) = cx.assignment else { return Ok(0) };
     if assigned.len() != flow.nodes.len() {

@@ -58,9 +58,6 @@ pub fn prepare_and_share<E>(
 
 /// Specializes `graph` for inputs of types and shapes `infos`, with `values` given by value, and runs the passes over
 /// the flow.
-///
-/// # Errors
-/// [`PlanError`].
 pub(in crate::plan) fn rewritten(
     graph: &Graph,
     cx: &PlanCx<'_>,
@@ -91,9 +88,6 @@ pub(in crate::plan) fn rewritten(
 }
 
 /// Runs the passes over a flow whose nodes have their devices, and lowers it.
-///
-/// # Errors
-/// [`PlanError`].
 pub(in crate::plan) fn lowered(
     mut flow: Flow,
     cx: &PlanCx<'_>,

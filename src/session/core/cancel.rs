@@ -212,8 +212,6 @@ impl Watch {
         &self.own
     }
 
-    /// # Errors
-    /// [`SessionError::Cancelled`], [`SessionError::TimeLimit`]; `at` gives the progress.
     pub(in crate::session) fn check(&self, at: impl FnOnce() -> Progress) -> Result<(), Error> {
         if self.own.is_cancelled() || self.options.is_cancelled() {
             return Err(SessionError::Cancelled { at: at() }.into());

@@ -18,9 +18,6 @@ pub(in crate::session) enum InFlight {
 
 impl InFlight {
     /// Waits for the run.
-    ///
-    /// # Errors
-    /// Errors of the run; where it has several submissions, only the first call returns them.
     pub(in crate::session) fn wait(&self) -> Result<(), Error> {
         match self {
             InFlight::One(event) => Ok(event.wait()?),

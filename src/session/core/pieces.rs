@@ -71,9 +71,6 @@ impl FromStr for SubmissionLimit {
 
 impl SubmissionLimit {
     /// The limit of the environment variable, else [`SubmissionLimit::Auto`].
-    ///
-    /// # Errors
-    /// The value of [`LIMIT_VARIABLE`] is no limit.
     pub(in crate::session) fn of_environment() -> Result<Self, NoLimit> {
         match std::env::var(LIMIT_VARIABLE) {
             Ok(text) => text.trim().parse(),

@@ -73,9 +73,6 @@ pub(super) fn once(binding: &mut Binding<'_>) -> Result<u64, Error> {
 }
 
 /// The speeds of a device.
-///
-/// # Errors
-/// Errors of the device.
 pub(super) fn roofline(core: &SessionCore, device: &Device) -> Result<Roofline, Error> {
     let time = |graph: Graph, most: usize| -> Result<f64, Error> {
         let mut binding = alone(core, device, graph, Arc::default())?;
@@ -124,9 +121,6 @@ fn product() -> Result<Graph, GraphError> {
 /// Nanoseconds of node `n` of `flow` on `device` with the kernels of `choices`, without those of the
 /// submission, on inputs of zeros. The first run does not count, because drivers compile in it; `limit` is
 /// the time for the others, of which there is at least one.
-///
-/// # Errors
-/// Errors of its function or of the device.
 pub(super) fn operator(
     core: &SessionCore,
     (device, choices): (&Device, Arc<Choices>),

@@ -29,9 +29,6 @@ pub(in crate::session) struct PendingRun {
 
 impl PendingRun {
     /// Enqueues a run of `launches` after all earlier ones.
-    ///
-    /// # Errors
-    /// Errors of [`SegmentLaunch::begin`], where there is only one launch.
     pub(in crate::session) fn new(
         core: &Arc<SessionCore>,
         compiled: &Arc<Compiled>,
@@ -73,9 +70,6 @@ impl PendingRun {
     }
 
     /// Runs on a new thread.
-    ///
-    /// # Errors
-    /// The system cannot start a thread.
     pub(in crate::session) fn spawn(self) -> Result<(), Error> {
         let spawned = std::thread::Builder::new().name("onepool-run".to_owned()).spawn(move || self.run());
         let failed = |e: std::io::Error| {

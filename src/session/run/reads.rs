@@ -38,9 +38,6 @@ enum LastRead {
 
 impl Reads {
     /// The callbacks of a run of `binding`.
-    ///
-    /// # Errors
-    /// [`SessionError::Unknown`]; every callback was called then.
     pub(in crate::session) fn new(
         binding: &Binding<'_>,
         options: &RunOptions,

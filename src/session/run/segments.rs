@@ -21,9 +21,6 @@ const AHEAD: usize = 2;
 
 /// Starts each launch by `begin` after those it depends on and once `ticket` has no conflict, and waits for all
 /// launches, even after an error.
-///
-/// # Errors
-/// The first error of a launch, or that of `watch`.
 pub(in crate::session) fn run_segments(
     launches: &[SegmentLaunch],
     ticket: &Ticket,

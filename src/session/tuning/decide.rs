@@ -63,9 +63,6 @@ const LEAST_GAIN: f64 = 0.04;
 
 /// Times all candidates in turn and chooses one. After `soft` no round is begun that is not needed, after `hard` nothing
 /// runs: without enough rounds nothing is known.
-///
-/// # Errors
-/// Those of the trial.
 pub(super) fn decide<T: Trial>(
     trial: &mut T,
     clock: &impl Clock,

@@ -84,9 +84,6 @@ pub(super) struct Candidates<'a, 'b> {
 impl<'a> Bench<'a> {
     /// Memory for `node` with random elements where they are not known; `None` for a node that needs too much, or whose
     /// elements decide what it does. A submission may take `limit` nanoseconds.
-    ///
-    /// # Errors
-    /// [`Error::Device`].
     pub(super) fn new(
         device: &'a Device,
         sources: &'a KernelSources,
@@ -122,9 +119,6 @@ impl<'a> Bench<'a> {
 
     /// The candidates `names` for `key`, where all other choices are `choices`. The first one must be measurable; others
     /// that cannot run are left out.
-    ///
-    /// # Errors
-    /// [`Error::Device`] for a device that is lost.
     pub(super) fn candidates(
         &self,
         info: &DeviceInfo,
@@ -338,9 +332,6 @@ impl Trial for Candidates<'_, '_> {
 }
 
 /// What came of a step of a measurement: nothing, with a note, where it failed for this candidate alone.
-///
-/// # Errors
-/// That of a device that is lost.
 pub(super) fn runnable<T>(result: Result<T, Error>, name: &str) -> Result<Option<T>, Error> {
     match result {
         Ok(done) => Ok(Some(done)),

@@ -242,9 +242,6 @@ impl<'a> Work<'a> {
     }
 
     /// Which candidate of `asked` is the fastest.
-    ///
-    /// # Errors
-    /// That of a device that is lost.
     fn decision<'n>(
         &self,
         node: &'n TunableNode,

@@ -22,9 +22,6 @@ struct Pairs {
 
 impl Resolved {
     /// Emits all steps.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] for types without kernels and tensors too large for them.
     pub(super) fn lower(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let dtype = cx.dtype(X)?;
         let (route, combine) =

@@ -168,9 +168,6 @@ impl MatMulNBits {
     }
 
     /// The parameters of all kernels, for `m` rows.
-    ///
-    /// # Errors
-    /// [`OpError::Unsupported`] for matrices beyond what kernels can index.
     fn params(&self, m: usize) -> Result<params::Nbits, OpError> {
         word(m.saturating_mul(self.k.max(self.n)))?;
         word(self.n * self.bytes())?;

@@ -81,9 +81,6 @@ impl Matrices {
 
 /// Rounds `m` rows of `k` elements, `float32`, to `float16`, each by a factor of its own, a power of two that brings
 /// its elements to the middle of what `float16` has. Returns the rows, and for each what results of it are multiplied by.
-///
-/// # Errors
-/// As [`Lowering::dispatch`].
 pub(crate) fn rounded_rows(
     lower: &mut Lowering<'_>,
     a: Operand,
@@ -148,9 +145,6 @@ pub(crate) fn few_rows<T: Real>(
 }
 
 /// A product of the rows of `a`: `decode` writes whole columns of `k` elements, from the given one on.
-///
-/// # Errors
-/// Those of [`product`].
 pub(crate) fn many_rows<T: Real>(
     [m, n, k]: [usize; 3],
     a: &[T],

@@ -79,9 +79,6 @@ impl Vectors {
 
 impl Product {
     /// Emits its dispatches.
-    ///
-    /// # Errors
-    /// As [`Product::lower`].
     pub(super) fn lower_chosen(&self, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let default = self.method_by_model(lower)?;
         self.lower_by(default, lower)
@@ -89,9 +86,6 @@ impl Product {
 
     /// Emits it by a kernel of wide tiles or of cooperative matrices, or what is chosen instead, if one fits by the model
     /// of the device, else nothing.
-    ///
-    /// # Errors
-    /// As [`Product::lower`].
     pub(crate) fn lower_wide(&self, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
         let wide = self.wide(lower);
         wide.map_or(Ok(false), |wide| self.lower_by(Method::Wide(wide), lower).map(|()| true))

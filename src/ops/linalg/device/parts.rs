@@ -57,9 +57,6 @@ impl PartSums {
     }
 
     /// Adds the sums in `from`.
-    ///
-    /// # Errors
-    /// As [`Lowering::dispatch`].
     pub(crate) fn add(&self, from: Operand, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kernel = variants::SumParts { t: self.dtype }.id()?;
         let (code, [act_a, act_b]) = self.activation.code();

@@ -114,9 +114,6 @@ impl Equation {
     }
 
     /// The operands of these shapes; axes of size 1 are repeated where another operand is longer.
-    ///
-    /// # Errors
-    /// The operand and what its shape should be.
     pub(super) fn resolve(&self, shapes: &[&Shape]) -> Result<Views, (usize, String)> {
         let mut dims = 0;
         for (i, (term, shape)) in self.inputs.iter().zip(shapes).enumerate() {
