@@ -148,7 +148,7 @@ fn bad_arguments_and_folders_are_errors_with_a_sentence() {
     fails(d, 2, &with(&[]), &["--prompt"]);
     fails(d, 2, &with(&["-p", "x", "--top-p", "3"]), &["top-p is 3: expected"]);
     fails(d, 2, &with(&["-p", "x", "--temperature", "-1"]), &["temperature is -1: expected 0 (greedy)"]);
-    let graph = "models/tiny_llm/fixed/model.onnx";
+    let graph = "models/tiny_llm/fixed/tokenizer.json";
     fails(d, 1, &["generate", graph, "-p", "x"], &["give the folder models/tiny_llm/fixed"]);
     fails(d, 2, &with(&["-p", "x", "--context", "9999"]), &["the model takes 2 to 512"]);
     fails(d, 2, &with(&["-p", "Hello", "--context", "4"]), &["the prompt has 6 tokens", "room for 4"]);
