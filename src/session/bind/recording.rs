@@ -16,8 +16,9 @@ use crate::memory::range::{ByteRange, RangeMap};
 use crate::plan::{Bound, Location, Plan, PlannedIo, Segment, Space, Work, insert_barriers, order_segments};
 use crate::recording::{Arg, BufferId, BufferRange, Command, Dispatch, Recording};
 use crate::session::core::device::Device;
-use crate::session::core::pieces::{self, CutTerms, LabelledRecording};
+use crate::session::core::pieces::{self, CutTerms};
 use crate::session::core::queue::Footprint;
+use crate::session::core::split::LabelledRecording;
 use crate::session::error::{Error, SessionError};
 
 impl Binding<'_> {

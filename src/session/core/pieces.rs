@@ -13,7 +13,9 @@ use crate::backend::{DeviceInfo, DeviceKind};
 use crate::plan::place::Roofline;
 use crate::plan::{NodeReport, Plan};
 use crate::recording::{Command, Dispatch, Recording};
-use crate::session::core::split::{DispatchPart, LEAST_PART, copy_nanos, split_copies, split_dispatches};
+use crate::session::core::split::{
+    DispatchPart, LEAST_PART, LabelledRecording, copy_nanos, split_copies, split_dispatches,
+};
 use crate::session::error::NoLimit;
 use crate::sync::lock;
 
@@ -119,13 +121,6 @@ struct SegmentTimes {
     /// Pieces have timestamps at both ends.
     timed: bool,
     cuts: u32,
-}
-
-/// A recording with the plan's node of each command, where it belongs to one.
-#[derive(Clone, Debug, Default)]
-pub(in crate::session) struct LabelledRecording {
-    pub(in crate::session) recording: Recording,
-    pub(in crate::session) nodes: Vec<Option<u32>>,
 }
 
 /// The pieces of a segment.

@@ -1,8 +1,14 @@
 //! Commands that take longer than a submission may, as several that do the same.
 
 use crate::plan::place::Roofline;
-use crate::recording::{BufferRange, Command, Dispatch};
-use crate::session::core::pieces::LabelledRecording;
+use crate::recording::{BufferRange, Command, Dispatch, Recording};
+
+/// A recording with the plan's node of each command, where it belongs to one.
+#[derive(Clone, Debug, Default)]
+pub(in crate::session) struct LabelledRecording {
+    pub(in crate::session) recording: Recording,
+    pub(in crate::session) nodes: Vec<Option<u32>>,
+}
 
 /// Copies of fewer bytes are not split, whatever their estimate.
 const LEAST_COPY: u64 = 16 << 20;
