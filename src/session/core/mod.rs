@@ -14,7 +14,7 @@ mod plan_cache;
 pub(in crate::session) mod queue;
 pub(in crate::session) mod read_end;
 pub(in crate::session) mod sources;
-mod split;
+pub(in crate::session) mod split;
 pub(in crate::session) mod staged;
 pub(in crate::session) mod unify;
 
