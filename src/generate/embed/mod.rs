@@ -195,10 +195,8 @@ impl Embedder {
         let tokens = rows.iter().map(|row| row.tokens.len()).collect();
         // Texts of one length run together.
         rows.sort_by_key(|row| (self.filled(row.tokens.len()), row.text));
-        let mut run = RunOptions::new();
-        if let Some(token) = &options.cancel {
-            run = run.cancel(token);
-        }
+        // Without a token the session's own options hold.
+        let run = options.cancel.as_ref().map(|token| RunOptions::new().cancel(token));
         let mut made: Vec<Vec<f32>> = vec![Vec::new(); texts.len()];
         let mut rest = rows.as_slice();
         while let Some(first) = rest.first() {
@@ -208,7 +206,7 @@ impl Embedder {
             // Powers of two, so that a few plans serve all numbers.
             let count = if alike >= most { most } else { 1 << alike.ilog2() };
             let (group, others) = rest.split_at(count.min(alike));
-            for (row, vector) in group.iter().zip(self.run(group, length, &run)?) {
+            for (row, vector) in group.iter().zip(self.run(group, length, run.as_ref())?) {
                 if let Some(place) = made.get_mut(row.text) {
                     *place = vector;
                 }
@@ -271,7 +269,12 @@ impl Embedder {
     }
 
     /// The vectors of `rows`, filled up to `length` tokens each.
-    fn run(&self, rows: &[Row], length: usize, options: &RunOptions) -> Result<Vec<Vec<f32>>, GenerateError> {
+    fn run(
+        &self,
+        rows: &[Row],
+        length: usize,
+        options: Option<&RunOptions>,
+    ) -> Result<Vec<Vec<f32>>, GenerateError> {
         let count = self.fixed[0].unwrap_or(rows.len());
         let shape = [count, length];
         // A model that fixes the number of texts gets the last one again.
@@ -292,7 +295,10 @@ impl Embedder {
             builder = builder.input(&input.name, Memory::value(input.tensor(&shape, &given)?));
         }
         let mut binding = builder.build()?;
-        binding.run_with(options)?;
+        match options {
+            Some(options) => binding.run_with(options)?,
+            None => binding.run()?,
+        }
         let (name, is_whole) = match self.output {
             Output::Whole => (WHOLE, true),
             Output::Tokens(name) => (name, false),

@@ -429,7 +429,7 @@ fn without_time_nothing_is_measured() {
 #[test]
 fn a_cancelled_session_measures_nothing_more() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(builder) = builder("sim") else { return };
+    let Some(builder) = builder("vulkan") else { return };
     let builder = builder.tuning(Tuning::Within(Duration::from_secs(900))).tuning_folder(folder.path());
     let token = CancelToken::new();
     let session = builder.run_options(RunOptions::new().cancel(&token)).build().unwrap();
