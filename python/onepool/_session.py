@@ -335,7 +335,7 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = "float32") -> Array
 
     `shape` and `dtype` are as for `numpy.empty`; names of element types that NumPy has not are taken too.
     """
-    from onepool._errors import ArrayTypeError, DTypeError
+    from onepool._errors import ArrayTypeError, DTypeError, ShapeError
 
     given = (shape,) if isinstance(shape, (int, np.integer)) else shape
     try:
@@ -343,7 +343,7 @@ def empty(shape: int | Sequence[int], dtype: npt.DTypeLike = "float32") -> Array
     except TypeError:
         raise ArrayTypeError(f"shape: expected a size or sizes, got {shape!r}") from None
     if any(abs(size) >= 1 << 63 for size in sizes):
-        raise ArrayTypeError(f"shape: no array has the sizes {shape!r}")
+        raise ShapeError(f"shape: no array has the sizes {shape!r}")
     if isinstance(dtype, str):
         return Tensor(sizes, dtype).numpy()
     try:
