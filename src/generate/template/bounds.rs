@@ -4,10 +4,8 @@ use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, State, Value, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::python::{MAX_VALUE, string, to_json, wrong};
-
-/// The most elements of a list that a filter goes through, and the most parts that it makes.
-const MAX_ELEMENTS: usize = 1 << 20;
+use super::limits::{MAX_ELEMENTS, MAX_VALUE, check, wrong};
+use super::python::{string, to_json};
 
 /// Puts bounded filters and methods in the place of those of the library.
 pub(super) fn bound(environment: &mut Environment<'_>) {
@@ -98,20 +96,6 @@ pub(super) fn bound(environment: &mut Environment<'_>) {
             _ => check_result(unknown_method_callback(state, value, method, args)?),
         }
     });
-}
-
-/// Values that a filter may be given.
-pub(super) fn check(args: &[Value]) -> Result<(), Error> {
-    for arg in args {
-        if arg.as_str().is_some_and(|text| text.len() > MAX_VALUE) {
-            return Err(wrong(format!("a text has more than {MAX_VALUE} bytes")));
-        }
-        let is_list = matches!(arg.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map);
-        if is_list && arg.len().is_some_and(|len| len > MAX_ELEMENTS) {
-            return Err(wrong(format!("a filter takes lists of at most {MAX_ELEMENTS}")));
-        }
-    }
-    Ok(())
 }
 
 /// The largest number of `args`.

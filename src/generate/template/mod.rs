@@ -2,6 +2,7 @@
 
 mod bounds;
 mod date;
+mod limits;
 mod python;
 
 use std::collections::BTreeMap;
@@ -106,7 +107,7 @@ impl ChatTemplate {
         let plain = longest_plain(&self.text).max(1) as u64;
         environment.set_fuel(Some(MAX_STEPS.min(MAX_PLAIN / plain)));
         environment.add_function("raise_exception", |said: String| -> Result<String, Error> {
-            Err(python::wrong(said))
+            Err(limits::wrong(said))
         });
         environment.add_function("strftime_now", |format: String| date::now(&format));
         bounds::bound(&mut environment);

@@ -3,22 +3,15 @@
 use std::fmt::{self, Write};
 
 use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, Value};
 
-use super::bounds::check;
-
-/// The most bytes that one value makes.
-pub(super) const MAX_VALUE: usize = 16 << 20;
+use super::limits::{MAX_VALUE, check, wrong};
 
 /// Values in one another.
 const MAX_DEPTH: usize = 100;
 
 /// The most spaces of an indent.
 const MAX_INDENT: usize = 64;
-
-pub(super) fn wrong(problem: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, problem.into())
-}
 
 /// Text of at most [`MAX_VALUE`] bytes.
 #[derive(Default)]

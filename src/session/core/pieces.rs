@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::backend::{DeviceInfo, DeviceKind};
 use crate::plan::place::Roofline;
 use crate::plan::{NodeReport, Plan};
-use crate::recording::{Command, Dispatch, Recording};
+use crate::recording::{Command, Dispatch};
 use crate::session::core::split::{
     DispatchPart, LEAST_PART, LabelledRecording, copy_nanos, split_copies, split_dispatches,
 };
