@@ -1,6 +1,6 @@
 //! Filters and methods that could make one value of any size, bounded.
 
-use minijinja::value::{Rest, ValueKind};
+use minijinja::value::Rest;
 use minijinja::{Environment, Error, State, Value, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
 

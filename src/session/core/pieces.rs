@@ -427,7 +427,7 @@ pub(in crate::session) fn time_nodes(
 mod tests {
     use super::*;
     use crate::memory::coherency::{Access, Barrier};
-    use crate::recording::DeviceKernelId;
+    use crate::recording::{DeviceKernelId, Recording};
 
     const BARRIER: Command = Command::Barrier(Barrier { src: Access::DEVICE_WRITE, dst: Access::DEVICE });
 
