@@ -354,6 +354,17 @@ fn rows_times_blocks_are_those_of_the_native_function() {
                     block[208..].copy_from_slice(&quarter);
                     block[192..208].iter_mut().for_each(|scale| *scale &= 3);
                 }
+                BlockType::Q2K => {
+                    block[80..82].copy_from_slice(&quarter);
+                    block[82..].copy_from_slice(&quarter);
+                }
+                BlockType::Q3K => block[108..].copy_from_slice(&quarter),
+                // All 33, of which 32 is zero.
+                BlockType::Iq4Xs => {
+                    block[..2].copy_from_slice(&quarter);
+                    block[2..4].copy_from_slice(&[0xaa; 2]);
+                    block[4..8].copy_from_slice(&[0x11; 4]);
+                }
                 BlockType::Q4K | BlockType::Q5K => {
                     block[..2].copy_from_slice(&quarter);
                     block[2..4].copy_from_slice(&quarter);

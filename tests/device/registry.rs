@@ -200,5 +200,8 @@ fn a_driver_takes_the_place_of_its_namesake() {
 fn an_absurd_number_of_threads_is_an_error() {
     let desc = ContextDesc { threads: 1 << 20, ..ContextDesc::default() };
     let error = Registry::with_defaults().open("cpu", &desc).unwrap_err();
-    assert!(matches!(error, OpenError::Driver { api: "cpu", source: DeviceError::Limit { .. } }), "{error}");
+    assert!(
+        matches!(error, OpenError::Driver { api: "cpu", source: DeviceError::TooMany { .. } }),
+        "{error}"
+    );
 }

@@ -138,7 +138,8 @@ pub(super) unsafe fn probe(
         memory: model(&memory, kind, import.map_or(ImportTypes::None, |_| ImportTypes::Unknown)),
         native: false,
         in_order: false,
-        splits_grids: true,
+        // NVIDIA's driver 580.159 computes the first part alone; no driver of other hardware was tried.
+        splits_grids: more.driver.driver_id == vk::DriverId::MESA_LLVMPIPE,
         features: has,
         emulated: Requires::NONE,
         subgroup: more.subgroup.subgroup_size.max(1),
