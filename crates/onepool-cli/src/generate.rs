@@ -663,7 +663,7 @@ fn template_args(args: &Args) -> Result<TemplateArgs, CliError> {
         let Some((name, json)) = arg.split_once('=') else {
             return Err(CliError::usage(format!("--template-arg {arg}: give NAME=JSON")));
         };
-        all.set(name, json)?;
+        all.set(name, json).map_err(|e| CliError::usage(format!("--template-arg {arg}: {e}")))?;
     }
     Ok(all)
 }

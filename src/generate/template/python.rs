@@ -39,7 +39,7 @@ pub(super) fn print(to: &mut dyn Write, value: &Value) -> Result<(), Error> {
     }
 }
 
-/// As [`print`], to a text of its own.
+/// As [`print()`], to a text of its own.
 pub(super) fn string(value: &Value) -> Result<String, Error> {
     check(std::slice::from_ref(value))?;
     let mut text = Bounded::default();

@@ -175,7 +175,7 @@ fn chats_have_arguments_and_may_be_whole() {
     std::fs::write(&lines, chat).unwrap();
     std::fs::write(&tools, "[1]").unwrap();
     let given = ["generate", &model, "-d", "cpu", "--chat", "--prompts", &lines, "--tools", &tools];
-    fails(root(), 2, &[&given[..], &["--template-arg", "deep=null"]].concat(), &[&format!("{chat}[1]null")]);
+    fails(root(), 1, &[&given[..], &["--template-arg", "deep=null"]].concat(), &[&format!("{chat}[1]null")]);
     fails(root(), 2, &[&given[..], &["--template-arg", "deep"]].concat(), &["give NAME=JSON"]);
     fails(root(), 2, &[&given[..], &["--template-arg", "deep={"]].concat(), &["\"deep\" is no JSON"]);
     std::fs::write(&lines, "[{\"role\": 3}]").unwrap();
