@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::GenerateError;
 
-/// Ends of the names that transformers.js gives to graphs with other types of weights, those first that are fastest on
-/// most devices.
+/// Ends of the names that transformers.js gives to graphs with other types of weights, those with the fewest bytes first.
 const VARIANTS: [&str; 6] = ["q4f16", "q4", "fp16", "quantized", "int8", "uint8"];
 
 /// Folders with graphs in a model's folder.

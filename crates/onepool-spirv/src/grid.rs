@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use rspirv::dr::Operand;
 use rspirv::spirv::{BuiltIn, Decoration, Op};
 
-use super::parse::Inst;
+use super::parse::{Inst, is_atomic};
 use super::types::Index;
 
 /// How a kernel uses the number of work-groups along one axis.
@@ -186,31 +186,4 @@ fn part(value: Value, axis: u32) -> Option<Value> {
         (Value::Places, 1) => Some(Value::Row),
         _ => None,
     }
-}
-
-fn is_atomic(op: Op) -> bool {
-    matches!(
-        op,
-        Op::AtomicLoad
-            | Op::AtomicStore
-            | Op::AtomicExchange
-            | Op::AtomicCompareExchange
-            | Op::AtomicCompareExchangeWeak
-            | Op::AtomicIIncrement
-            | Op::AtomicIDecrement
-            | Op::AtomicIAdd
-            | Op::AtomicISub
-            | Op::AtomicSMin
-            | Op::AtomicUMin
-            | Op::AtomicSMax
-            | Op::AtomicUMax
-            | Op::AtomicAnd
-            | Op::AtomicOr
-            | Op::AtomicXor
-            | Op::AtomicFlagTestAndSet
-            | Op::AtomicFlagClear
-            | Op::AtomicFMinEXT
-            | Op::AtomicFMaxEXT
-            | Op::AtomicFAddEXT
-    )
 }

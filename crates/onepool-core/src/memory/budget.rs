@@ -239,10 +239,11 @@ impl Budget {
     /// that. From now on at most half as many bytes are imported at once. Returns the new limit; `None` without imports.
     pub fn lost_at_submit(&self) -> Option<u64> {
         let imports = &self.device.imports;
-        let most = imports.live().min(imports.limit()) / 2;
-        if imports.live() == 0 {
+        let live = imports.live();
+        if live == 0 {
             return None;
         }
+        let most = live.min(imports.limit()) / 2;
         imports.limit.store(most, Ordering::Relaxed);
         if let Some(identity) = &self.identity {
             lock(&DEVICES).get_or_insert_default().entry((**identity).to_owned()).or_default().imports =

@@ -235,7 +235,7 @@ impl MemoryModel {
     }
 
     /// Whether the heap of a type is a small part of what the device can hold: the window of 256 MiB that AMD's driver
-    /// for Windows lists beside the host's memory.
+    /// for Windows lists in addition to the host's memory.
     fn is_window(&self, index: u32) -> bool {
         let heap = self.heap_of(index).and_then(|heap| self.heaps.get(heap as usize));
         heap.is_some_and(|heap| heap.bytes < self.capacity() / WINDOW)

@@ -11,30 +11,6 @@ use super::types::Num;
 use crate::parse::Inst;
 use crate::types::ScalarType;
 
-pub(super) fn is_atomic(op: Op) -> bool {
-    matches!(
-        op,
-        Op::AtomicLoad
-            | Op::AtomicStore
-            | Op::AtomicExchange
-            | Op::AtomicCompareExchange
-            | Op::AtomicIIncrement
-            | Op::AtomicIDecrement
-            | Op::AtomicIAdd
-            | Op::AtomicISub
-            | Op::AtomicSMin
-            | Op::AtomicUMin
-            | Op::AtomicSMax
-            | Op::AtomicUMax
-            | Op::AtomicAnd
-            | Op::AtomicOr
-            | Op::AtomicXor
-            | Op::AtomicFAddEXT
-            | Op::AtomicFMinEXT
-            | Op::AtomicFMaxEXT
-    )
-}
-
 impl Body<'_, '_> {
     pub(super) fn atomic(&mut self, inst: &Inst) -> Result<(), OpenClError> {
         let pointer = self.pointer(inst, inst.id(0)?)?;
@@ -84,7 +60,8 @@ impl Body<'_, '_> {
                     Op::AtomicUMax => ("max", uints),
                     Op::AtomicAnd => ("and", uints),
                     Op::AtomicOr => ("or", uints),
-                    _ => ("xor", uints),
+                    Op::AtomicXor => ("xor", uints),
+                    _ => return Err(unsupported(inst, "this atomic operation")),
                 };
                 let value = self.atomic_operand(inst, 3, operand)?;
                 let ty = if operand == ints { "int" } else { "uint" };

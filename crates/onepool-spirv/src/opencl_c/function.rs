@@ -14,7 +14,7 @@ use super::leave::{Mark, needs_closing_barrier};
 use super::module::{Function, Global, MAX_SOURCE, Needs, Translator, too_long, unsupported};
 use super::pointer::{Pointer, Space};
 use super::types::{Num, Type};
-use crate::parse::Inst;
+use crate::parse::{Inst, is_atomic};
 use crate::reflect::BindingAccess;
 
 /// The function that is being written.
@@ -373,7 +373,7 @@ impl<'t, 'm> Body<'t, 'm> {
                 self.extended_integer(inst)
             }
             Op::CopyLogical => self.copy_logical(inst),
-            op if super::atomic::is_atomic(op) => self.atomic(inst),
+            op if is_atomic(op) => self.atomic(inst),
             _ => {
                 let value = self.arithmetic(inst)?;
                 self.set(inst, &value)

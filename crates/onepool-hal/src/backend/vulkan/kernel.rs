@@ -37,17 +37,6 @@ pub(super) struct Compiling {
     pub(super) subgroup: Option<u32>,
 }
 
-/// A module with the values of its specialization constants.
-struct Specialized<'a> {
-    words: &'a [u32],
-    entry_point: &'a str,
-    entries: Vec<vk::SpecializationMapEntry>,
-    values: Vec<u8>,
-    asked: Asked,
-    /// How a caller's module is kept within its buffers.
-    guard: Option<vk::PipelineRobustnessBufferBehaviorEXT>,
-}
-
 /// One argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Binding {
@@ -184,18 +173,17 @@ impl Kernel {
             asked = device.subgroups.ask(compiling.subgroup.unwrap_or(device.info.subgroup), size);
         }
         asked.lanes = compiling.subgroup.or(asked.lanes);
-        let entry_point = &reflection.entry_point;
-        let code = Specialized { words, entry_point, entries, values, asked, guard };
         let raw = device.raw();
-        let info = vk::ShaderModuleCreateInfo::default().code(code.words);
+        let info = vk::ShaderModuleCreateInfo::default().code(words);
         // SAFETY: a KernelSource holds SPIR-V that was checked, and needs only features that are on
         // (VUID-VkShaderModuleCreateInfo-pCode-08737, -08740).
         let module = unsafe { raw.create_shader_module(&info, None) }
             .map_err(|code| device.error("vkCreateShaderModule", code, 0))?;
-        let entry_point = std::ffi::CString::new(code.entry_point).unwrap_or_else(|_| c"main".to_owned());
-        let specialization = vk::SpecializationInfo::default().map_entries(&code.entries).data(&code.values);
+        let entry_point =
+            std::ffi::CString::new(reflection.entry_point.as_bytes()).unwrap_or_else(|_| c"main".to_owned());
+        let specialization = vk::SpecializationInfo::default().map_entries(&entries).data(&values);
         let mut required = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
-        let full = match code.asked.full {
+        let full = match asked.full {
             true => vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS,
             false => vk::PipelineShaderStageCreateFlags::empty(),
         };
@@ -205,11 +193,11 @@ impl Kernel {
             .module(module)
             .name(&entry_point)
             .specialization_info(&specialization);
-        if let Some(lanes) = code.asked.lanes {
+        if let Some(lanes) = asked.lanes {
             required = required.required_subgroup_size(lanes);
             stage = stage.push_next(&mut required);
         }
-        let behavior = code.guard.unwrap_or(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT);
+        let behavior = guard.unwrap_or(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT);
         let mut robustness = vk::PipelineRobustnessCreateInfoEXT::default()
             .storage_buffers(behavior)
             .uniform_buffers(behavior)
@@ -217,7 +205,7 @@ impl Kernel {
             .images(vk::PipelineRobustnessImageBehaviorEXT::DEVICE_DEFAULT);
         let mut info =
             vk::ComputePipelineCreateInfo::default().flags(compiling.flags).stage(stage).layout(self.layout);
-        if code.guard.is_some() {
+        if guard.is_some() {
             info = info.push_next(&mut robustness);
         }
         let info = [info];

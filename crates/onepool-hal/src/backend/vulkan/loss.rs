@@ -11,7 +11,7 @@ const AFTER_SUBMIT: u64 = 12_000;
 const AFTER_WAIT: u64 = 2_000;
 
 /// Calls that wait, or look at what was submitted.
-const WAITS: [&str; 6] = [
+pub(super) const WAITS: [&str; 6] = [
     "vkWaitSemaphores",
     "vkGetSemaphoreCounterValue",
     "vkWaitForFences",

@@ -15,6 +15,7 @@ use super::Without;
 use super::context::Context;
 use super::device::Device;
 use super::instance::Instance;
+use super::loss::WAITS;
 use super::probe::probe_all;
 use crate::backend::{ContextBackend, ContextDesc};
 use onepool_core::sync::lock;
@@ -100,16 +101,7 @@ pub fn live() -> BTreeMap<&'static str, i64> {
 
 /// Calls that may tell of a lost device.
 pub fn may_lose(call: &str) -> bool {
-    const CALLS: [&str; 7] = [
-        "vkQueueSubmit",
-        "vkWaitSemaphores",
-        "vkGetSemaphoreCounterValue",
-        "vkWaitForFences",
-        "vkGetFenceStatus",
-        "vkDeviceWaitIdle",
-        "vkGetQueryPoolResults",
-    ];
-    CALLS.contains(&call)
+    call == "vkQueueSubmit" || WAITS.contains(&call)
 }
 
 /// What a call is to answer instead of being made.
