@@ -87,8 +87,7 @@ fn row(rows: &mut String, kernel: &Kernel<'_>, packed: (usize, usize)) {
     }
     line(rows, 2, "],");
     line(rows, 2, &format!("shared_bytes: {},", r.shared_bytes));
-    let counts = r.grid.counts.map(|count| format!("GroupCount::{count:?}")).join(", ");
-    line(rows, 2, &format!("grid: GridUse {{ counts: [{counts}], atomics: {} }},", r.grid.atomics));
+    line(rows, 2, &format!("atomics: {},", r.atomics));
     let capabilities: Vec<String> = r.capabilities.iter().map(|c| format!("Capability::{c:?}")).collect();
     line(
         rows,

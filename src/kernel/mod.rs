@@ -21,7 +21,7 @@ pub(crate) use self::own::{generated, prepare, record_into};
 pub(crate) use self::own::{submit, submit_unordered};
 pub use self::select::{NoKernel, Unit};
 pub use self::table::{codes, id, params, spec, variants};
-use crate::spirv::{BindingInfo, GridUse, ParamInfo, Reflection, SpecInfo};
+use crate::spirv::{BindingInfo, ParamInfo, Reflection, SpecInfo};
 
 /// A shipped kernel; the constants are in [`id`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,8 +70,8 @@ pub struct KernelInfo {
     pub spec: &'static [SpecInfo],
     /// Bytes of workgroup memory with every specialization constant at its default.
     pub shared_bytes: u32,
-    /// What it takes from the size of its grid.
-    pub grid: GridUse,
+    /// Whether it has atomic operations.
+    pub atomics: bool,
     /// The device features that it requires.
     pub requires: Requires,
     /// Whether the work-group size is given by `OpExecutionModeId LocalSizeId`.
@@ -103,7 +103,7 @@ impl KernelInfo {
             local_size_spec: self.local_size_spec,
             local_size_id: self.local_size_id,
             shared_bytes: self.shared_bytes,
-            grid: self.grid,
+            atomics: self.atomics,
             capabilities: self.capabilities.to_vec(),
         }
     }

@@ -9,8 +9,7 @@ use super::{KernelId, KernelInfo, NoKernel, Requires, Unit};
 use crate::dtype::DType;
 use crate::files::hash::Digest;
 use crate::spirv::{
-    BindingAccess, BindingInfo, BindingKind, Element, GridUse, GroupCount, ParamInfo, ScalarType, SpecInfo,
-    ValueType,
+    BindingAccess, BindingInfo, BindingKind, Element, ParamInfo, ScalarType, SpecInfo, ValueType,
 };
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));

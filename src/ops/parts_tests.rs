@@ -2,9 +2,6 @@
 
 #![cfg(feature = "vulkan")]
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use super::conv::Conv;
@@ -18,34 +15,35 @@ use super::{Operator, WindowAttrs, add};
 use crate::backend::DeviceInfo;
 use crate::graph::Tensor;
 use crate::kernel::KernelId;
-use crate::spirv::GroupCount;
+use crate::spirv::{PART_BYTES, PartForm, Reflection, check_module};
 
-/// An operator and its inputs.
-type Case = (Arc<dyn Operator>, Vec<Option<Tensor>>);
+/// An operator, its inputs and the number of its outputs.
+type Case = (Arc<dyn Operator>, Vec<Option<Tensor>>, usize);
 
 fn conv(group: usize, x: &[usize], w: &[usize]) -> Case {
     let window = WindowAttrs { pads: vec![(w[2] / 2) as i64; 4], ..WindowAttrs::default() };
     let op = Conv { window, group, ..Conv::default() };
-    (Arc::new(op), vec![Some(tensor(x, 1)), Some(tensor(w, 2))])
+    (Arc::new(op), vec![Some(tensor(x, 1)), Some(tensor(w, 2))], 1)
 }
 
 fn product(a: &[usize], b: &[usize]) -> Case {
-    (Arc::new(MatMul::default()), vec![Some(tensor(a, 3)), Some(tensor(b, 4))])
+    (Arc::new(MatMul::default()), vec![Some(tensor(a, 3)), Some(tensor(b, 4))], 1)
 }
 
 fn reduce(kind: ReduceKind, axis: i64, x: &[usize]) -> Case {
     let op = Reduce { kind, axes: Some(vec![axis]), keep_dims: true, noop_with_empty_axes: false };
-    (Arc::new(op), vec![Some(tensor(x, 5))])
+    (Arc::new(op), vec![Some(tensor(x, 5))], 1)
 }
 
 fn softmax(axis: i64, x: &[usize]) -> Case {
     let op = Softmax { kind: SoftmaxKind::Soft, axis, flatten: false };
-    (Arc::new(op), vec![Some(tensor(x, 6))])
+    (Arc::new(op), vec![Some(tensor(x, 6))], 1)
 }
 
 fn cases() -> Vec<Case> {
     vec![
-        (add(), vec![Some(tensor(&[31, 67], 7)), Some(tensor(&[31, 1], 8))]),
+        (add(), vec![Some(tensor(&[31, 67], 7)), Some(tensor(&[31, 1], 8))], 1),
+        (Arc::new(DynamicQuantizeLinear), vec![Some(tensor(&[64, 1000], 9))], 3),
         conv(1, &[1, 16, 20, 20], &[40, 16, 3, 3]),
         conv(1, &[2, 24, 13, 11], &[32, 24, 1, 1]),
         conv(32, &[1, 32, 18, 18], &[32, 1, 3, 3]),
@@ -59,24 +57,17 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Whether a grid can be divided along any axis.
-fn is_split(splits: &[bool; 3]) -> bool {
-    splits.contains(&true)
-}
-
 #[test]
 fn work_groups_that_run_apart_give_the_same_bits() {
-    for (op, inputs) in cases() {
+    for (op, inputs, outputs) in cases() {
         for pretend in [as_is, no_texels] as [fn(&mut DeviceInfo); 2] {
-            let check = || Check::new(&*op, &inputs).pretend(pretend);
-            for context in devices() {
-                let grids = check().grids_on(context);
-                assert!(grids.iter().any(|(.., splits)| is_split(splits)), "{}: {grids:?}", op.name());
+            let check = || Check::new(&*op, &inputs).outputs(outputs).pretend(pretend);
+            for context in devices().iter().filter(|context| context.info().splits_grids) {
                 let (whole, parts) = (check().run_on(context), check().in_parts().run_on(context));
                 let (whole, parts) = (whole.unwrap(), parts.unwrap());
                 assert_eq!(whole.len(), parts.len());
                 for (whole, parts) in whole.iter().zip(&parts) {
-                    assert!(whole.bytes() == parts.bytes(), "{}: {grids:?}", op.name());
+                    assert!(whole.bytes() == parts.bytes(), "{}", op.name());
                 }
             }
         }
@@ -84,33 +75,19 @@ fn work_groups_that_run_apart_give_the_same_bits() {
 }
 
 #[test]
-fn a_kernel_that_reads_the_number_of_its_work_groups_stays_whole() {
-    let op = DynamicQuantizeLinear;
-    let inputs = [Some(tensor(&[64, 1000], 9))];
-    let check = || Check::new(&op, &inputs).outputs(3);
-    for context in devices() {
-        let grids = check().grids_on(context);
-        let extremes: Vec<_> = grids.iter().filter(|(name, ..)| name == "extremes").collect();
-        assert!(!extremes.is_empty() && extremes.iter().all(|(_, groups, _)| groups[0] > 1), "{grids:?}");
-        assert!(extremes.iter().all(|(.., splits)| !is_split(splits)), "{grids:?}");
-        let (whole, parts) = (check().run_on(context).unwrap(), check().in_parts().run_on(context).unwrap());
-        assert!(whole.iter().zip(&parts).all(|(whole, parts)| whole.bytes() == parts.bytes()));
-    }
-}
-
-/// Kernels that cannot be divided along x are few, and those along z share out their sums.
-#[test]
-fn few_kernels_read_how_many_work_groups_there_are() {
-    let reading = |axis: usize| -> BTreeSet<&str> {
-        let infos = KernelId::all().map(|id| id.info());
-        infos.filter(|info| info.grid.counts[axis] == GroupCount::Read).map(|info| info.source).collect()
-    };
-    let along_x =
-        ["shaders/linalg/round_rows.comp", "shaders/loss/nll_loss.comp", "shaders/quant/extremes.comp"];
-    assert_eq!(reading(0), BTreeSet::from(along_x));
-    assert_eq!(reading(1), BTreeSet::new());
-    for source in reading(2) {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(source)).unwrap();
-        assert!(text.contains("parts.glsl"), "{source}");
+fn every_kernel_has_a_form_for_parts_of_its_grid() {
+    for info in KernelId::all().map(|id| id.info()) {
+        let form = PartForm::new(info.spirv(), info.params_bytes).unwrap_or_else(|| panic!("{}", info.name));
+        let of_part = check_module(&form.words).unwrap_or_else(|error| panic!("{}: {error}", info.name));
+        let of_whole = info.reflection();
+        if form.words.as_slice() != info.spirv() {
+            assert_eq!(of_part.params_bytes, form.offset_bytes + PART_BYTES, "{}", info.name);
+        }
+        let arguments =
+            |reflection: &Reflection| reflection.bindings.iter().map(|b| b.access).collect::<Vec<_>>();
+        assert_eq!(arguments(&of_part), arguments(&of_whole), "{}", info.name);
+        let same =
+            |a: &Reflection, b: &Reflection| a.local_size == b.local_size && a.shared_bytes == b.shared_bytes;
+        assert!(same(&of_part, &of_whole), "{}", info.name);
     }
 }

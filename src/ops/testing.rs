@@ -15,7 +15,7 @@ use crate::graph::Tensor;
 use crate::kernel::{self, KernelId};
 use crate::memory::coherency::{Access, Barrier};
 use crate::memory::model::DeviceKind;
-use crate::recording::{Arg, BufferRange, Command, Dispatch, Recording};
+use crate::recording::{Arg, BufferRange, Command, Dispatch, GridPart, Recording};
 use crate::sync::lock;
 
 /// The contents of buffers before the operator runs; the part after each buffer's bytes must stay.
@@ -187,25 +187,6 @@ impl<'a> Check<'a> {
         lowering.finish().steps.iter().filter_map(name).collect()
     }
 
-    /// The grids of its dispatches on `context`, with the axes along which each can be run in parts.
-    #[track_caller]
-    pub(crate) fn grids_on(&self, context: &Context) -> Vec<(String, [u32; 3], [bool; 3])> {
-        let mut info = context.info().clone();
-        (self.pretend)(&mut info);
-        let mut lowering = Lowering::new(&info);
-        self.op.gpu(&self.facts().unwrap(), &mut lowering).unwrap();
-        let grid = |step: &Step| match step {
-            Step::Dispatch { kernel: StepKernel::Table(id), groups, .. } => {
-                Some((id.info().name.to_owned(), *groups, id.info().grid.splits(*groups)))
-            }
-            Step::Dispatch { kernel: StepKernel::Module(source), groups, .. } => {
-                Some((source.name().to_owned(), *groups, source.spirv().unwrap().1.grid.splits(*groups)))
-            }
-            _ => None,
-        };
-        lowering.finish().steps.iter().filter_map(grid).collect()
-    }
-
     fn facts(&self) -> Result<OpCx, OpError> {
         let known = |i: &usize| self.constants.contains(i) || self.op.value_inputs().contains(i);
         let facts = self.inputs.iter().enumerate().map(|(i, t)| {
@@ -283,7 +264,7 @@ impl<'a> Check<'a> {
                         kernel: kernel.id(),
                         args,
                         params: params.clone(),
-                        base: [0; 3],
+                        part: None,
                         groups: *groups,
                     };
                     kernels.push(kernel);
@@ -342,8 +323,8 @@ impl<'a> Check<'a> {
     }
 }
 
-/// The same with each work-group that can be run apart as a dispatch of its own. A piece of a run begins with a barrier,
-/// so each of them has one.
+/// The same with each work-group as a dispatch of its own, of kernels that have parts. A piece of a run begins with a
+/// barrier, so each of them has one.
 fn in_parts(commands: Vec<Command>, kernels: &[Kernel]) -> Vec<Command> {
     let mut kernels = kernels.iter();
     let mut all = Vec::new();
@@ -352,8 +333,11 @@ fn in_parts(commands: Vec<Command>, kernels: &[Kernel]) -> Vec<Command> {
             all.push(command);
             continue;
         };
-        let splits = kernels.next().map_or([false; 3], |kernel| kernel.splits(dispatch.groups));
-        for part in parts(dispatch, splits) {
+        let parts = match kernels.next().is_some_and(Kernel::has_parts) {
+            true => parts(dispatch),
+            false => vec![dispatch.clone()],
+        };
+        for part in parts {
             all.push(Command::Barrier(Barrier { src: Access::DEVICE, dst: Access::DEVICE }));
             all.push(Command::Dispatch(part));
         }
@@ -361,19 +345,13 @@ fn in_parts(commands: Vec<Command>, kernels: &[Kernel]) -> Vec<Command> {
     all
 }
 
-/// A dispatch cut at every work-group along the axes of `splits`.
-fn parts(dispatch: &Dispatch, splits: [bool; 3]) -> Vec<Dispatch> {
-    let mut parts = vec![dispatch.clone()];
-    for axis in (0..3).filter(|axis| splits[*axis]) {
-        let one = |dispatch: &Dispatch, at: u32| {
-            let mut part = dispatch.clone();
-            (part.base[axis], part.groups[axis]) = (at, 1);
-            part
-        };
-        let along = dispatch.groups[axis];
-        parts = parts.iter().flat_map(|part| (0..along).map(move |at| one(part, at))).collect();
-    }
-    parts
+/// A dispatch cut at every work-group.
+fn parts(dispatch: &Dispatch) -> Vec<Dispatch> {
+    let whole = dispatch.groups;
+    let firsts =
+        (0..whole[2]).flat_map(|z| (0..whole[1]).flat_map(move |y| (0..whole[0]).map(move |x| [x, y, z])));
+    let part = |first| Dispatch { part: Some(GridPart { first, whole }), groups: [1; 3], ..dispatch.clone() };
+    firsts.map(part).collect()
 }
 
 /// The device as it is.

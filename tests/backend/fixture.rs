@@ -199,7 +199,7 @@ pub(crate) fn axpb(
         kernel,
         args: vec![Arg::Buffer(x, READ), Arg::Buffer(y, WRITE)],
         params: bytemuck::bytes_of(&params::Axpb { n, a, b }).to_vec(),
-        base: [0; 3],
+        part: None,
         groups: grid_1d(n.into(), 64, 65535),
     })
 }

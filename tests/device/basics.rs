@@ -38,7 +38,7 @@ fn a_prepared_recording_is_replayed_on_changing_input() {
         kernel: add.id(),
         args: vec![Arg::Buffer(a.range(), Access::KERNEL_READ), Arg::Buffer(b.range(), Access::KERNEL_WRITE)],
         params: 1.0f32.to_ne_bytes().to_vec(),
-        base: [0; 3],
+        part: None,
         groups: [1; 3],
     };
     let commands =

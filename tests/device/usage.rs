@@ -5,7 +5,7 @@ use onepool::backend::Placement;
 use onepool::backend::sim::SimConfig;
 use onepool::device::{Buffer, Context, KernelArg, Problem};
 use onepool::memory::coherency::Access;
-use onepool::recording::{Arg, BufferRange, Command, Dispatch, Recording};
+use onepool::recording::{Arg, BufferRange, Command, Dispatch, GridPart, Recording};
 
 use crate::common::{add, add_on, buffer, contexts, cpu, problem, sim};
 
@@ -68,7 +68,7 @@ fn dispatches() {
                 kernel: kernel.id(),
                 args,
                 params: vec![0; params],
-                base: [0; 3],
+                part: None,
                 groups: [1; 3],
             })
         };
@@ -112,12 +112,16 @@ fn dispatches() {
         }
         let long = vec![Arg::Buffer(x.range(), read)];
         assert!(matches!(refused(&context, dispatch(long, 1 << 20)), Problem::Limit { .. }));
-        // Where there is no base, there is none of a part either; where there is, the grid ends within its limit.
+        // A part lies within its grid, on devices that have parts.
         let Command::Dispatch(mut part) = dispatch(vec![Arg::Buffer(x.range(), read), to], 4) else {
             unreachable!()
         };
-        part.base[1] = if context.info().splits_grids { context.info().limits.max_groups[1] } else { 1 };
-        assert!(matches!(refused(&context, Command::Dispatch(part)), Problem::Limit { .. }));
+        part.part = Some(GridPart { first: [0, 3, 0], whole: [1, 3, 1] });
+        let problem = refused(&context, Command::Dispatch(part));
+        match context.info().splits_grids {
+            true => assert!(matches!(problem, Problem::Limit { found: 4, limit: 3, .. }), "{problem}"),
+            false => assert_eq!(problem, Problem::Whole),
+        }
         // Reading the same bytes twice is fine.
         let shared = vec![Arg::Buffer(x.range(), read), Arg::Buffer(y.range(), write)];
         let recording = Recording { commands: vec![dispatch(shared, 4)], ..Recording::default() };

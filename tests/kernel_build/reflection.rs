@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use onepool::kernel::Requires;
+use onepool::kernel::{KernelId, Requires};
 use onepool::spirv::{
-    BindingAccess, BindingKind, GridUse, GroupCount, Reflection, ScalarType, SpirvErrorKind, check_module,
+    BindingAccess, BindingKind, PART_BYTES, PartForm, Reflection, ScalarType, SpirvErrorKind, check_module,
     reflect, shared_bytes,
 };
 
@@ -34,6 +34,14 @@ fn validate(path: &Path, version: (u8, u8)) {
     };
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() || message.contains("Invalid capability operand"), "{message}");
+}
+
+fn validate_words(words: &[u32], version: (u8, u8)) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("k.spv");
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    std::fs::write(&path, bytes).unwrap();
+    validate(&path, version);
 }
 
 fn requires(r: &Reflection) -> Requires {
@@ -351,42 +359,43 @@ fn a_raw_pointer_into_memory_is_refused() {
 }
 
 #[test]
-fn the_number_of_work_groups_is_followed() {
-    use GroupCount::{Pitch, Read, Unread};
-    let grid = |body: &str| {
-        let r = built(&shader("layout(binding = 0) buffer A { uint a[]; };\nshared uint s;", body));
-        (r.grid.counts, r.grid.atomics)
-    };
-    let row = "gl_GlobalInvocationID.x + gl_GlobalInvocationID.y * (gl_NumWorkGroups.x * gl_WorkGroupSize.x)";
+fn a_kernel_that_reads_its_place_has_a_valid_form_for_parts() {
+    let buffer = "layout(binding = 0) buffer A { uint a[]; };";
+    let params = |members: &str| format!("{buffer} layout(push_constant) uniform P {{ {members} }} p;");
+    let everything =
+        "a[gl_GlobalInvocationID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x] = gl_WorkGroupID[a[0] % 3u];";
+    let sized =
+        |size: &str| shader(&params("float x; uint n;"), everything).replace("local_size_x = 64", size);
     let cases = [
-        ("a[gl_GlobalInvocationID.x] = gl_WorkGroupID.y;".to_owned(), [Unread; 3]),
-        (format!("a[{row}] = 1u;"), [Pitch, Unread, Unread]),
-        (
-            "a[gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x] = 1u;".to_owned(),
-            [Pitch, Unread, Unread],
-        ),
-        ("a[gl_NumWorkGroups.x * gl_WorkGroupID.x] = 1u;".to_owned(), [Read, Unread, Unread]),
-        (format!("a[{row}] = gl_NumWorkGroups.x;"), [Read, Unread, Unread]),
-        ("a[0] = gl_NumWorkGroups.z / 3u;".to_owned(), [Unread, Unread, Read]),
-        ("uint step = gl_NumWorkGroups.y; a[step] = 1u;".to_owned(), [Unread, Read, Unread]),
-        ("uvec3 n = gl_NumWorkGroups; a[0] = n.x;".to_owned(), [Read; 3]),
-        ("a[0] = gl_NumWorkGroups[a[1]];".to_owned(), [Read; 3]),
-        (
-            "for (uint i = gl_WorkGroupID.x; i < a[0]; i += gl_NumWorkGroups.x) { a[i] = i; }".to_owned(),
-            [Read, Unread, Unread],
-        ),
+        (shader(buffer, everything), 0),
+        (shader(&params("float x;"), everything), 4),
+        (shader(&params("uvec2 n; float x;"), everything), 12),
+        (sized("local_size_x = 8, local_size_y = 2"), 8),
+        (shader(buffer, "uvec3 n = gl_NumWorkGroups; a[gl_WorkGroupID.z] = n.x * n.y;"), 0),
     ];
-    for (body, counts) in cases {
-        assert_eq!(grid(&body), (counts, false), "{body}");
+    for (text, offset) in cases {
+        let (reflection, words) = built_words(&text);
+        let form = PartForm::new(&words, reflection.params_bytes).unwrap();
+        assert_eq!(form.offset_bytes, offset);
+        let of_part = check_module(&form.words).unwrap();
+        assert_eq!(of_part.params_bytes, offset + PART_BYTES);
+        assert_eq!((of_part.local_size, of_part.spec), (reflection.local_size, reflection.spec));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("part.spv");
+        std::fs::write(&path, form.words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
+            .unwrap();
+        validate(&path, reflection.version);
     }
-    assert!(grid("atomicAdd(s, 1u);").1 && grid("atomicMax(a[0], 1u);").1);
-    // With more rows of invocations than one, the first row of work-groups has places above 0.
-    let tall = shader("layout(binding = 0) buffer A { uint a[]; };", &format!("a[{row}] = 1u;"));
-    let tall = tall.replace("local_size_x", "local_size_y = 2, local_size_x");
-    assert_eq!(built(&tall).grid.counts, [Read, Unread, Unread]);
-    let splits = |counts: [GroupCount; 3], groups| GridUse { counts, atomics: false }.splits(groups);
-    assert_eq!(splits([Unread; 3], [5, 4, 1]), [true, true, false]);
-    assert_eq!(splits([Pitch, Unread, Unread], [5, 4, 3]), [false, true, true]);
-    assert_eq!(splits([Pitch, Unread, Unread], [5, 1, 3]), [true, false, true]);
-    assert_eq!(splits([Read, Unread, Read], [5, 4, 3]), [false, true, false]);
+    // What does not read its place does the same in every part.
+    let (reflection, words) = built_words(&shader(buffer, "a[gl_LocalInvocationID.x] = 1u;"));
+    assert_eq!(PartForm::new(&words, reflection.params_bytes).unwrap().words, words);
+}
+
+#[test]
+fn forms_of_shipped_kernels_for_parts_are_valid() {
+    let some = if std::env::var_os("ONEPOOL_ALL_KERNELS").is_some() { 1 } else { 25 };
+    for info in KernelId::all().step_by(some).map(|id| id.info()) {
+        let form = PartForm::new(info.spirv(), info.params_bytes).unwrap();
+        validate_words(&form.words, info.reflection().version);
+    }
 }

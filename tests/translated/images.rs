@@ -170,7 +170,7 @@ fn through_images(
             Arg::Buffer(sizes.range(), access(2)),
         ],
         params: Vec::new(),
-        base: [0; 3],
+        part: None,
         groups: [size[0] as u32, size[1] as u32, 1],
     };
     let all = Command::Barrier(Barrier { src: Access::DEVICE, dst: Access::DEVICE });

@@ -71,7 +71,7 @@ fn run(context: &Context, source: &Arc<KernelSource>, case: &Case<'_>) -> Vec<Ve
         kernel: kernel.id(),
         args: args.collect(),
         params: case.params.clone(),
-        base: [0; 3],
+        part: None,
         groups: [case.groups, 1, 1],
     };
     let shown = Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ };

@@ -62,6 +62,15 @@ impl Arg {
     }
 }
 
+/// Where a dispatch lies in a larger grid. Its kernel computes what it does for these work-groups of the whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GridPart {
+    /// The first work-group along x, y, z.
+    pub first: [u32; 3],
+    /// Work-groups of the whole grid along x, y, z.
+    pub whole: [u32; 3],
+}
+
 /// One execution of a kernel over a grid of work-groups.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
@@ -71,10 +80,9 @@ pub struct Dispatch {
     pub args: Vec<Arg>,
     /// Parameter bytes (push constants on Vulkan).
     pub params: Vec<u8>,
-    /// The first work-group along x, y, z: all 0, but in a part of a grid, on devices with
-    /// [`DeviceInfo::splits_grids`](crate::backend::DeviceInfo::splits_grids). A kernel's work-groups are numbered from
-    /// here, and counted without those before.
-    pub base: [u32; 3],
+    /// The grid that this is a part of, on devices with [`DeviceInfo::splits_grids`](crate::backend::DeviceInfo::splits_grids).
+    /// `None` is a grid of its own.
+    pub part: Option<GridPart>,
     /// Work-groups along x, y, z; a native kernel ignores them.
     pub groups: [u32; 3],
 }

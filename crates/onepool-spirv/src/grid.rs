@@ -1,189 +1,320 @@
-//! What a kernel takes from the size of its grid, which decides whether parts of a grid can be run apart.
+//! Kernels that run a part of their grid.
 //!
-//! A dispatch that begins at another work-group than the first has the numbers of its work-groups, but the count of
-//! its own. So values that come from the `NumWorkgroups` built-in are followed. A use that is not understood counts
-//! as reading it.
-//!
-//! Shared with the build script: no `crate::` paths here.
+//! A dispatch numbers its work-groups from 0 and counts those that it has. In the form made here the numbers begin where
+//! the part does and the count is that of the whole grid; both are parameters after the kernel's own.
+//! `vkCmdDispatchBase` gives the numbers alone, and not on every driver.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use rspirv::dr::Operand;
-use rspirv::spirv::{BuiltIn, Decoration, Op};
+use rspirv::binary::Assemble;
+use rspirv::dr::{Block, Instruction, Module, Operand, load_words};
+use rspirv::spirv::{BuiltIn, Decoration, ExecutionMode, Op, StorageClass};
 
-use super::parse::{Inst, is_atomic};
-use super::types::Index;
+/// Bytes of the parameters that [`PartForm`] adds: the first work-group and the work-groups of the whole grid, along x,
+/// y and z, as `u32`.
+pub const PART_BYTES: u32 = 24;
 
-/// How a kernel uses the number of work-groups along one axis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum GroupCount {
-    /// It does not read it.
-    #[default]
-    Unread,
-    /// It only multiplies it by a place along y that is 0 in the first row of work-groups, so with one row it does not
-    /// matter.
-    Pitch,
-    /// It reads it.
-    Read,
+/// A kernel that runs a part of its grid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartForm {
+    /// The module.
+    pub words: Vec<u32>,
+    /// Where the parameters of [`PART_BYTES`] begin.
+    pub offset_bytes: u32,
 }
 
-/// What a kernel takes from its grid.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct GridUse {
-    /// How it uses the numbers of work-groups along x, y, z.
-    pub counts: [GroupCount; 3],
-    /// Whether it has atomic operations, by which work-groups can tell each other something.
-    pub atomics: bool,
-}
-
-impl GridUse {
-    /// Along which axes a grid of `groups` can be run in parts, each with the kernel's numbers of work-groups.
-    pub fn splits(&self, groups: [u32; 3]) -> [bool; 3] {
-        let mut splits = [false; 3];
-        for ((splits, groups_along), count) in splits.iter_mut().zip(groups).zip(self.counts) {
-            let indifferent = match count {
-                GroupCount::Unread => true,
-                GroupCount::Pitch => groups[1] == 1,
-                GroupCount::Read => false,
-            };
-            *splits = indifferent && groups_along > 1;
+impl PartForm {
+    /// The form for parts of the module `words`, which has been checked and takes `params_bytes` of parameters; `None`
+    /// where it uses the place in its grid in a way that is not understood.
+    pub fn new(words: &[u32], params_bytes: u32) -> Option<PartForm> {
+        let offset_bytes = params_bytes.next_multiple_of(4);
+        let mut module = load_words(words).ok()?;
+        let next = module.header.as_ref()?.bound;
+        let inputs = inputs(&module)?;
+        if inputs.is_empty() {
+            return Some(PartForm { words: words.to_vec(), offset_bytes });
         }
-        splits
+        Rewrite { module: &mut module, next }.apply(&inputs, offset_bytes)?;
+        Some(PartForm { words: module.assemble(), offset_bytes })
     }
 }
 
-/// A value that depends on the grid.
-#[derive(Clone, Copy)]
-enum Value {
-    /// The numbers of work-groups: a pointer to them, or all three.
-    Counts,
-    /// A number of work-groups along an axis, times what does not depend on the work-group; a pointer to it.
-    Count(usize),
-    /// The place of a work-group or of an invocation: a pointer to it, or all three.
-    Places,
-    /// A place along y that is 0 in the first row of work-groups; a pointer to it.
-    Row,
+const PLACES: [BuiltIn; 3] = [BuiltIn::WorkgroupId, BuiltIn::GlobalInvocationId, BuiltIn::NumWorkgroups];
+
+/// The variables of `PLACES` that the module has.
+fn inputs(module: &Module) -> Option<Vec<(BuiltIn, u32)>> {
+    let mut found = Vec::new();
+    for inst in &module.annotations {
+        let place = inst.operands.iter().find_map(|operand| match operand {
+            Operand::BuiltIn(builtin) => PLACES.iter().find(|place| *place == builtin),
+            _ => None,
+        });
+        match (inst.class.opcode, place) {
+            (Op::Decorate, Some(place)) => found.push((*place, inst.operands[0].id_ref_any()?)),
+            // Members of blocks, and groups of decorations, are in no module of a common compiler.
+            (_, Some(_)) | (Op::GroupDecorate, _) => return None,
+            _ => {}
+        }
+    }
+    Some(found)
 }
 
-/// What the kernel of a module, whose work-groups have one row of invocations where `one_row`, takes from its grid.
-pub(super) fn grid_use(index: &Index<'_>, one_row: bool) -> GridUse {
-    let mut values = HashMap::new();
-    let mut found = GridUse::default();
-    for inst in index.module.globals() {
-        // A built-in that is a member of a block is not followed.
-        let member = inst.op() == Op::MemberDecorate && inst.inst.operands.get(2) == Some(&BUILTIN);
-        if member && inst.inst.operands.contains(&Operand::BuiltIn(BuiltIn::NumWorkgroups)) {
-            found.counts = [GroupCount::Read; 3];
-        }
-        let (Op::Variable, Some(id)) = (inst.op(), inst.inst.result_id) else { continue };
-        if index.is_builtin(id, BuiltIn::NumWorkgroups) {
-            values.insert(id, Value::Counts);
-        } else if index.is_builtin(id, BuiltIn::WorkgroupId)
-            || (index.is_builtin(id, BuiltIn::GlobalInvocationId) && one_row)
+struct Rewrite<'m> {
+    module: &'m mut Module,
+    next: u32,
+}
+
+impl Rewrite<'_> {
+    fn apply(mut self, inputs: &[(BuiltIn, u32)], offset_bytes: u32) -> Option<()> {
+        let uint = self.uint()?;
+        let uvec3 = self.find(Op::TypeVector, &[Operand::IdRef(uint), Operand::LiteralBit32(3)])?;
+        let private = self.ty(Op::TypePointer, pointer(StorageClass::Private, uvec3));
+        let private_uint = self.ty(Op::TypePointer, pointer(StorageClass::Private, uint));
+        let block = self.block(uint, offset_bytes)?;
+        let block_uint = self.ty(Op::TypePointer, pointer(StorageClass::PushConstant, uint));
+        let mut first = Vec::new();
+        let mut parts = [0; 2];
+        for (part, indices) in
+            parts.iter_mut().zip([block.members..block.members + 3, block.members + 3..block.members + 6])
         {
-            values.insert(id, Value::Places);
-        }
-    }
-    let mut uses = Uses { index, values, found };
-    let functions = || index.module.insts.iter().skip_while(|inst| inst.op() != Op::Function);
-    functions().for_each(|inst| uses.follow(inst));
-    // What comes round a loop is defined after its phi.
-    functions().filter(|inst| inst.op() == Op::Phi).for_each(|inst| uses.read(inst));
-    uses.found
-}
-
-const BUILTIN: Operand = Operand::Decoration(Decoration::BuiltIn);
-
-struct Uses<'i, 'm> {
-    index: &'i Index<'m>,
-    /// By id.
-    values: HashMap<u32, Value>,
-    found: GridUse,
-}
-
-impl Uses<'_, '_> {
-    fn follow(&mut self, inst: &Inst) {
-        self.found.atomics |= is_atomic(inst.op());
-        let mut ids = inst.inst.operands.iter().filter_map(Operand::id_ref_any);
-        if !ids.any(|id| self.values.contains_key(&id)) {
-            return;
-        }
-        match (self.value(inst), inst.inst.result_id) {
-            (Some(value), Some(id)) => {
-                self.values.insert(id, value);
+            let mut words = Vec::new();
+            for index in indices {
+                let index = self.constant(uint, index);
+                let at = self.push(&mut first, Op::AccessChain, block_uint, [block.variable, index]);
+                words.push(self.push(&mut first, Op::Load, uint, [at]));
             }
-            _ => self.read(inst),
+            *part = self.push(&mut first, Op::CompositeConstruct, uvec3, words);
         }
-    }
-
-    /// The value that an instruction makes of such values, where it is followed.
-    fn value(&mut self, inst: &Inst) -> Option<Value> {
-        let first = inst.id(0).ok()?;
-        match (inst.op(), self.values.get(&first).copied()) {
-            (Op::Load | Op::CopyObject, Some(value)) => Some(value),
-            (Op::AccessChain | Op::InBoundsAccessChain, Some(value)) if inst.inst.operands.len() == 2 => {
-                let constant = self.index.module.def(inst.id(1).ok()?)?;
-                part(value, constant.literal(0).ok().filter(|_| constant.op() == Op::Constant)?)
-            }
-            (Op::CompositeExtract, Some(value)) if inst.inst.operands.len() == 2 => {
-                part(value, inst.literal(1).ok()?)
-            }
-            (Op::IMul, value) => self.product((first, value), inst.id(1).ok()?),
-            _ => None,
-        }
-    }
-
-    fn product(&mut self, (first, a): (u32, Option<Value>), second: u32) -> Option<Value> {
-        match (a, self.values.get(&second).copied()) {
-            (Some(Value::Row), Some(Value::Count(axis))) | (Some(Value::Count(axis)), Some(Value::Row)) => {
-                let count = &mut self.found.counts[axis];
-                if *count == GroupCount::Unread {
-                    *count = GroupCount::Pitch;
+        let [start, whole] = parts;
+        for (place, variable) in inputs {
+            let value = match place {
+                BuiltIn::NumWorkgroups => whole,
+                place => {
+                    let input = self.moved_input(*place, *variable, uvec3)?;
+                    let input = self.push(&mut first, Op::Load, uvec3, [input]);
+                    let mut by = start;
+                    if *place == BuiltIn::GlobalInvocationId {
+                        let size = self.group_size(uint, uvec3, &mut first)?;
+                        by = self.push(&mut first, Op::IMul, uvec3, [start, size]);
+                    }
+                    self.push(&mut first, Op::IAdd, uvec3, [input, by])
                 }
-                Some(Value::Row)
-            }
-            (Some(Value::Count(axis)), None) if self.is_constant(second) => Some(Value::Count(axis)),
-            (None, Some(Value::Count(axis))) if self.is_constant(first) => Some(Value::Count(axis)),
-            _ => None,
+            };
+            self.make_private(*variable, private)?;
+            let operands = [*variable, value].map(Operand::IdRef).to_vec();
+            first.push(Instruction::new(Op::Store, None, None, operands));
         }
+        let variables: HashSet<u32> = inputs.iter().map(|(_, variable)| *variable).collect();
+        self.retype_chains(&variables, private_uint)?;
+        self.interface(&variables, block.is_new.then_some(block.variable));
+        let entry = self.entry()?;
+        let function = self.module.functions.iter_mut().find(|f| f.def_id() == Some(entry))?;
+        let body = function.blocks.first_mut()?;
+        let after = body.instructions.iter().rposition(|inst| inst.class.opcode == Op::Variable);
+        let at = after.map_or(0, |at| at + 1);
+        body.instructions.splice(at..at, first);
+        self.module.header.as_mut()?.bound = self.next;
+        Some(())
     }
 
-    /// Whether every invocation of every dispatch has the same value there.
-    fn is_constant(&self, id: u32) -> bool {
-        let is_constant = |op: Op| {
-            matches!(
-                op,
-                Op::Constant
-                    | Op::ConstantComposite
-                    | Op::SpecConstant
-                    | Op::SpecConstantComposite
-                    | Op::SpecConstantOp
-            )
+    fn id(&mut self) -> u32 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    fn push(
+        &mut self,
+        to: &mut Vec<Instruction>,
+        op: Op,
+        ty: u32,
+        operands: impl IntoIterator<Item = u32>,
+    ) -> u32 {
+        let id = self.id();
+        to.push(Instruction::new(op, Some(ty), Some(id), operands.into_iter().map(Operand::IdRef).collect()));
+        id
+    }
+
+    fn global(&mut self, op: Op, ty: Option<u32>, operands: Vec<Operand>) -> u32 {
+        let id = self.id();
+        self.module.types_global_values.push(Instruction::new(op, ty, Some(id), operands));
+        id
+    }
+
+    fn find(&self, op: Op, operands: &[Operand]) -> Option<u32> {
+        let same = |inst: &&Instruction| inst.class.opcode == op && inst.operands == operands;
+        self.module.types_global_values.iter().find(same)?.result_id
+    }
+
+    fn ty(&mut self, op: Op, operands: Vec<Operand>) -> u32 {
+        self.find(op, &operands).unwrap_or_else(|| self.global(op, None, operands))
+    }
+
+    fn constant(&mut self, uint: u32, value: u32) -> u32 {
+        self.global(Op::Constant, Some(uint), vec![Operand::LiteralBit32(value)])
+    }
+
+    /// The type `u32`, before all that may come to use it.
+    fn uint(&mut self) -> Option<u32> {
+        let operands = [32, 0].map(Operand::LiteralBit32);
+        let globals = &mut self.module.types_global_values;
+        let at = globals.iter().position(|i| i.class.opcode == Op::TypeInt && i.operands == operands)?;
+        globals[..=at].rotate_right(1);
+        globals[0].result_id
+    }
+
+    fn definition(&self, id: u32) -> Option<&Instruction> {
+        self.module.types_global_values.iter().find(|inst| inst.result_id == Some(id))
+    }
+
+    fn entry(&self) -> Option<u32> {
+        self.module.entry_points.first()?.operands.get(1)?.id_ref_any()
+    }
+
+    /// The push constants with the members of a part.
+    fn block(&mut self, uint: u32, offset_bytes: u32) -> Option<Params> {
+        let globals = &self.module.types_global_values;
+        let in_params = |inst: &&Instruction| {
+            inst.class.opcode == Op::Variable
+                && inst.operands.first() == Some(&Operand::StorageClass(StorageClass::PushConstant))
         };
-        self.index.module.def(id).is_some_and(|inst| {
-            let composite = || inst.id(0).ok().and_then(|id| self.index.module.def(id));
-            is_constant(inst.op())
-                || (inst.op() == Op::CompositeExtract && composite().is_some_and(|c| is_constant(c.op())))
-        })
+        let (ty, variable, members, is_new);
+        if let Some(found) = globals.iter().find(in_params) {
+            let to = self.definition(found.result_type?)?;
+            (variable, ty) = (found.result_id?, to.operands.get(1)?.id_ref_any()?);
+            // Members that are added must be members of nothing else.
+            let class = Operand::StorageClass(StorageClass::PushConstant);
+            let mut users = globals.iter().filter(|inst| inst.operands.contains(&Operand::IdRef(ty)));
+            if users.any(|inst| inst.class.opcode != Op::TypePointer || inst.operands[0] != class) {
+                return None;
+            }
+            let block = self.module.types_global_values.iter_mut().find(|inst| inst.result_id == Some(ty))?;
+            (members, is_new) = (block.operands.len() as u32, false);
+            block.operands.extend(vec![Operand::IdRef(uint); 6]);
+        } else {
+            ty = self.global(Op::TypeStruct, None, vec![Operand::IdRef(uint); 6]);
+            let class = StorageClass::PushConstant;
+            let to = self.ty(Op::TypePointer, pointer(class, ty));
+            variable = self.global(Op::Variable, Some(to), vec![Operand::StorageClass(class)]);
+            (members, is_new) = (0, true);
+            self.annotate(Op::Decorate, vec![Operand::IdRef(ty), Operand::Decoration(Decoration::Block)]);
+        }
+        for word in 0..6 {
+            let member = [Operand::IdRef(ty), Operand::LiteralBit32(members + word)];
+            let offset =
+                [Operand::Decoration(Decoration::Offset), Operand::LiteralBit32(offset_bytes + word * 4)];
+            self.annotate(Op::MemberDecorate, member.into_iter().chain(offset).collect());
+        }
+        Some(Params { variable, members, is_new })
     }
 
-    /// A use that is not followed.
-    fn read(&mut self, inst: &Inst) {
-        for id in inst.inst.operands.iter().filter_map(Operand::id_ref_any) {
-            match self.values.get(&id) {
-                Some(Value::Counts) => self.found.counts = [GroupCount::Read; 3],
-                Some(Value::Count(axis)) => self.found.counts[*axis] = GroupCount::Read,
-                Some(Value::Places | Value::Row) | None => {}
+    fn annotate(&mut self, op: Op, operands: Vec<Operand>) {
+        self.module.annotations.push(Instruction::new(op, None, None, operands));
+    }
+
+    /// A new variable that has what `variable` had from the driver.
+    fn moved_input(&mut self, place: BuiltIn, variable: u32, uvec3: u32) -> Option<u32> {
+        let to = self.definition(variable)?.result_type?;
+        if self.definition(to)?.operands != pointer(StorageClass::Input, uvec3) {
+            return None;
+        }
+        let input = self.global(Op::Variable, Some(to), vec![Operand::StorageClass(StorageClass::Input)]);
+        let builtin = [Operand::Decoration(Decoration::BuiltIn), Operand::BuiltIn(place)];
+        self.annotate(Op::Decorate, [Operand::IdRef(input)].into_iter().chain(builtin).collect());
+        self.module.entry_points.first_mut()?.operands.push(Operand::IdRef(input));
+        Some(input)
+    }
+
+    /// Makes an input a variable of the kernel's own, which has the type `private`.
+    fn make_private(&mut self, variable: u32, private: u32) -> Option<()> {
+        let is_builtin = |inst: &Instruction| {
+            inst.operands.first() == Some(&Operand::IdRef(variable))
+                && inst.operands.get(1) == Some(&Operand::Decoration(Decoration::BuiltIn))
+        };
+        self.module.annotations.retain(|inst| !is_builtin(inst));
+        let globals = &mut self.module.types_global_values;
+        let mut moved = globals.remove(globals.iter().position(|inst| inst.result_id == Some(variable))?);
+        moved.result_type = Some(private);
+        *moved.operands.first_mut()? = Operand::StorageClass(StorageClass::Private);
+        globals.push(moved);
+        Some(())
+    }
+
+    /// Gives pointers to members of `variables` the type `to`; `None` where a variable is used in another way than to be read.
+    fn retype_chains(&mut self, variables: &HashSet<u32>, to: u32) -> Option<()> {
+        let uses = |inst: &Instruction, ids: &HashSet<u32>| {
+            inst.operands.iter().filter_map(Operand::id_ref_any).any(|id| ids.contains(&id))
+        };
+        let mut chains = HashSet::new();
+        for inst in self.instructions().filter(|inst| uses(inst, variables)) {
+            match inst.class.opcode {
+                Op::Load => {}
+                Op::AccessChain | Op::InBoundsAccessChain if inst.operands.len() == 2 => {
+                    inst.result_type = Some(to);
+                    chains.extend(inst.result_id);
+                }
+                _ => return None,
             }
         }
+        self.instructions().all(|inst| !uses(inst, &chains) || inst.class.opcode == Op::Load).then_some(())
+    }
+
+    fn instructions(&mut self) -> impl Iterator<Item = &mut Instruction> {
+        let blocks = self.module.functions.iter_mut().flat_map(|function| &mut function.blocks);
+        blocks.flat_map(|block: &mut Block| &mut block.instructions)
+    }
+
+    /// From SPIR-V 1.4 on the interface has all variables, before that inputs alone.
+    fn interface(&mut self, private: &HashSet<u32>, params: Option<u32>) {
+        let all = self.module.header.as_ref().is_some_and(|header| header.version() >= (1, 4));
+        let Some(entry) = self.module.entry_points.first_mut() else { return };
+        if all {
+            entry.operands.extend(params.map(Operand::IdRef));
+        } else {
+            let mut at = 0;
+            entry.operands.retain(|operand| {
+                at += 1;
+                at <= 3 || !operand.id_ref_any().is_some_and(|id| private.contains(&id))
+            });
+        }
+    }
+
+    /// The invocations of a work-group along each axis.
+    fn group_size(&mut self, uint: u32, uvec3: u32, body: &mut Vec<Instruction>) -> Option<u32> {
+        let size = [Operand::Decoration(Decoration::BuiltIn), Operand::BuiltIn(BuiltIn::WorkgroupSize)];
+        if let Some(inst) = self.module.annotations.iter().find(|inst| inst.operands.ends_with(&size)) {
+            let id = inst.operands[0].id_ref_any()?;
+            return (self.definition(id)?.result_type == Some(uvec3)).then_some(id);
+        }
+        let mut sizes: HashMap<ExecutionMode, Vec<Operand>> = HashMap::new();
+        for inst in &self.module.execution_modes {
+            if let Some(Operand::ExecutionMode(mode)) = inst.operands.get(1) {
+                sizes.insert(*mode, inst.operands[2..].to_vec());
+            }
+        }
+        let mut ids = Vec::new();
+        if let Some(found) = sizes.get(&ExecutionMode::LocalSizeId) {
+            for id in found {
+                let id = id.id_ref_any()?;
+                ids.push((self.definition(id)?.result_type == Some(uint)).then_some(id)?);
+            }
+        } else {
+            for size in sizes.get(&ExecutionMode::LocalSize)? {
+                let Operand::LiteralBit32(size) = size else { return None };
+                ids.push(self.constant(uint, *size));
+            }
+        }
+        Some(self.push(body, Op::CompositeConstruct, uvec3, ids))
     }
 }
 
-/// The component `axis` of all three.
-fn part(value: Value, axis: u32) -> Option<Value> {
-    match (value, axis) {
-        (Value::Counts, 0..3) => Some(Value::Count(axis as usize)),
-        (Value::Places, 1) => Some(Value::Row),
-        _ => None,
-    }
+/// The push constants of a module.
+struct Params {
+    variable: u32,
+    /// The first member of a part.
+    members: u32,
+    is_new: bool,
+}
+
+fn pointer(class: StorageClass, to: u32) -> Vec<Operand> {
+    vec![Operand::StorageClass(class), Operand::IdRef(to)]
 }

@@ -20,7 +20,7 @@ mod typing;
 
 pub use builder::build_pointwise;
 pub use check::check_module;
-pub use grid::{GridUse, GroupCount};
+pub use grid::{PART_BYTES, PartForm};
 pub use layout::{Fetch, KernelLayout, Walk, Walked};
 pub use parse::{SpirvError, SpirvErrorKind};
 pub use reflect::{BindingAccess, BindingInfo, BindingKind, ParamInfo, Reflection, SpecInfo, reflect};

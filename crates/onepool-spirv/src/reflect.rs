@@ -10,8 +10,7 @@ use rspirv::spirv::{BuiltIn, Capability, Decoration, Dim, ExecutionMode, Executi
 
 use super::access;
 pub use super::access::BindingAccess;
-use super::grid::{GridUse, grid_use};
-use super::parse::{Inst, Module, SpirvError, SpirvErrorKind, parse};
+use super::parse::{Inst, Module, SpirvError, SpirvErrorKind, is_atomic, parse};
 use super::types::{Element, Index, SIZE_CAP, ScalarType, TypeBudget, ValueType, unsupported};
 
 /// A module with more bindings, or more specialization constants, is refused.
@@ -98,8 +97,8 @@ pub struct Reflection {
     pub local_size_id: bool,
     /// Bytes of workgroup memory with every specialization constant at its default.
     pub shared_bytes: u32,
-    /// What it takes from the size of its grid.
-    pub grid: GridUse,
+    /// Whether it has atomic operations, by which work-groups can tell each other something.
+    pub atomics: bool,
     /// The capabilities the module declares, in order.
     pub capabilities: Vec<Capability>,
 }
@@ -133,7 +132,7 @@ pub fn reflect_module(module: &Module) -> Result<Reflection, SpirvError> {
         local_size_spec,
         local_size_id: module.globals().any(|inst| inst.op() == Op::ExecutionModeId),
         shared_bytes: shared_bytes(&index)?,
-        grid: grid_use(&index, local_size[1] == 1 && local_size_spec[1].is_none()),
+        atomics: module.insts.iter().any(|inst| is_atomic(inst.op())),
         capabilities: module
             .globals()
             .filter_map(|inst| match inst.inst.operands.first() {

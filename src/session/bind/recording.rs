@@ -255,11 +255,13 @@ impl Binding<'_> {
             Work::Dispatch { kernel, .. } => self.compiled.kernels.get(kernel as usize),
             _ => None,
         });
-        let axes = |dispatch: &Dispatch| {
-            let kernel = kernels.clone().find(|kernel| kernel.id() == dispatch.kernel);
-            kernel.map_or([false; 3], |kernel| kernel.splits(dispatch.groups))
+        let has_parts = |dispatch: &Dispatch| {
+            kernels
+                .clone()
+                .find(|kernel| kernel.id() == dispatch.kernel)
+                .is_some_and(|kernel| kernel.has_parts())
         };
-        Some(self.compiled.schedule.cut(labelled, &plan.report.nodes, s, terms, axes))
+        Some(self.compiled.schedule.cut(labelled, &plan.report.nodes, s, terms, has_parts))
     }
 
     /// The commands of segment `s`, which flush and invalidate `host`.
@@ -348,7 +350,7 @@ impl Binding<'_> {
                     .collect::<Result<Vec<_>, Error>>()?;
                 let args = through_images(args, images);
                 let (params, groups) = (params.clone(), *groups);
-                Command::Dispatch(Dispatch { kernel: kernel.id(), args, params, base: [0; 3], groups })
+                Command::Dispatch(Dispatch { kernel: kernel.id(), args, params, part: None, groups })
             }
             Work::Copy { src, dst } => Command::Copy { src: self.range(*src, d)?, dst: self.range(*dst, d)? },
             Work::Fill { dst, value } => Command::Fill { dst: self.range(*dst, d)?, value: *value },

@@ -190,7 +190,7 @@ impl PieceSchedule {
         lock(&self.segments)
     }
 
-    /// Cuts segment `segment` of a plan with `nodes` into pieces by measured times, or by estimates. `axes`: along which
+    /// Cuts segment `segment` of a plan with `nodes` into pieces by measured times, or by estimates. `has_parts`: whether
     /// a dispatch can be split.
     pub(in crate::session) fn cut(
         &self,
@@ -198,7 +198,7 @@ impl PieceSchedule {
         nodes: &[NodeReport],
         segment: usize,
         terms: CutTerms<'_>,
-        axes: impl Fn(&Dispatch) -> [bool; 3],
+        has_parts: impl Fn(&Dispatch) -> bool,
     ) -> PieceCuts {
         let CutTerms { limit, speeds, clock } = terms;
         let version = self.version();
@@ -212,9 +212,13 @@ impl PieceSchedule {
             known.dispatches = estimates(labelled, nodes, speeds);
         }
         let most = limit / PART.1 * PART.0;
-        let parts = split_dispatches(labelled, &known.dispatches, most, axes);
+        let parts = split_dispatches(labelled, &known.dispatches, most, has_parts);
         let (starts, pieces) = pieces(labelled, &parts, most, speeds);
         known.timed = clock && (known.timed || pieces.len() > 1);
+        if pieces.len() > 1 {
+            let (submissions, dispatches) = (pieces.len(), known.dispatches.len());
+            tracing::debug!(target: "onepool::session", segment, dispatches, parts = parts.len(), submissions, "cut");
+        }
         PieceCuts { starts, pieces, parts, segment, limit, version, timed: known.timed }
     }
 
@@ -437,7 +441,7 @@ mod tests {
             kernel,
             args: Vec::new(),
             params: Vec::new(),
-            base: [0; 3],
+            part: None,
             groups: [1; 3],
         })
     }
@@ -469,8 +473,8 @@ mod tests {
         CutTerms { limit, speeds: &GPU, clock }
     }
 
-    fn whole(_: &Dispatch) -> [bool; 3] {
-        [false; 3]
+    fn whole(_: &Dispatch) -> bool {
+        false
     }
 
     fn cut(starts: Vec<usize>, pieces: Vec<Piece>, limit: u64) -> PieceCuts {
@@ -547,10 +551,10 @@ mod tests {
     #[test]
     fn a_dispatch_that_takes_longer_than_thought_is_split_until_it_fits() {
         const MS: u64 = 1_000_000;
-        let along_y = |dispatch: &Dispatch| [false, dispatch.groups[1] > 1, false];
         let schedule = PieceSchedule::default();
-        let cut =
-            |labelled: &mut LabelledRecording| schedule.cut(labelled, &[], 0, terms(100 * MS, true), along_y);
+        let cut = |labelled: &mut LabelledRecording| {
+            schedule.cut(labelled, &[], 0, terms(100 * MS, true), |_| true)
+        };
         let whole = cut(&mut two());
         assert_eq!(whole.pieces.len(), 1);
         schedule.record_wall_time(&whole, Duration::from_secs(3), true);

@@ -1,7 +1,7 @@
 //! Commands that take longer than a submission may, as several that do the same.
 
 use crate::plan::place::Roofline;
-use crate::recording::{BufferRange, Command, Dispatch, Recording};
+use crate::recording::{BufferRange, Command, Dispatch, GridPart, Recording};
 
 /// A recording with the plan's node of each command, where it belongs to one.
 #[derive(Clone, Debug, Default)]
@@ -30,13 +30,13 @@ pub(super) struct DispatchPart {
     pub(super) splits: bool,
 }
 
-/// Splits dispatches that take longer than `most` nanoseconds, those of `nanos`, along the axes that `axes` allows.
+/// Splits dispatches that take longer than `most` nanoseconds, those of `nanos`, where `has_parts` allows.
 /// Parts of one dispatch follow one another with no barrier between them: none of its work-groups waits for another.
 pub(super) fn split_dispatches(
     labelled: &mut LabelledRecording,
     nanos: &[u64],
     most: u64,
-    axes: impl Fn(&Dispatch) -> [bool; 3],
+    has_parts: impl Fn(&Dispatch) -> bool,
 ) -> Vec<DispatchPart> {
     let mut parts = Vec::with_capacity(nanos.len());
     let mut commands = Vec::with_capacity(labelled.recording.commands.len());
@@ -52,16 +52,19 @@ pub(super) fn split_dispatches(
         let (index, time) = (dispatches, nanos.get(dispatches).copied().unwrap_or(1));
         dispatches += 1;
         // Most are short, and what is asked for the others takes a search.
-        let allowed = if time > most.max(LEAST_PART) { axes(&dispatch) } else { [false; 3] };
-        let division = Division::of(dispatch.groups, allowed, time, most);
+        let division = match time > most.max(LEAST_PART) && has_parts(&dispatch) {
+            true => Division::of(dispatch.groups, time, most),
+            false => Division::WHOLE,
+        };
         for part in 0..division.parts {
-            let (base, groups) = division.part(part, dispatch.groups);
+            let (first, groups) = division.part(part, dispatch.groups);
+            let part = (division.parts > 1).then_some(GridPart { first, whole: dispatch.groups });
             parts.push(DispatchPart {
                 dispatch: index,
                 nanos: division.share(groups, dispatch.groups, time),
                 splits: division.parts < division.most,
             });
-            commands.push(Command::Dispatch(Dispatch { base, groups, ..dispatch.clone() }));
+            commands.push(Command::Dispatch(Dispatch { part, groups, ..dispatch.clone() }));
             nodes.push(node);
         }
     }
@@ -80,21 +83,22 @@ struct Division {
 }
 
 impl Division {
+    const WHOLE: Division = Division { axis: 0, parts: 1, most: 1 };
+
     /// The division of a grid of `groups` that takes `nanos` into parts of at most `most` nanoseconds, where its size
-    /// along one of the `allowed` axes suffices, else into as many as there can be.
-    fn of(groups: [u32; 3], allowed: [bool; 3], nanos: u64, most: u64) -> Division {
-        let along = |axis: usize| if allowed[axis] { groups[axis] } else { 1 };
+    /// along an axis suffices, else into as many as there can be.
+    fn of(grid: [u32; 3], nanos: u64, most: u64) -> Division {
         let most = most.max(LEAST_PART);
         let wanted = nanos.div_ceil(most);
-        let fits = |axis: &usize| u64::from(along(*axis)) >= wanted;
+        let fits = |axis: &usize| u64::from(grid[*axis]) >= wanted;
         // Neighbours along x have most in common, so the outermost axis is best.
-        let longest = (0..3).max_by_key(|axis| along(*axis)).unwrap_or(0);
+        let longest = (0..3).max_by_key(|axis| grid[*axis]).unwrap_or(0);
         let axis = (0..3).rev().find(fits).unwrap_or(longest);
-        let groups = along(axis);
+        let groups = grid[axis];
         let fitting = u128::from(groups) * u128::from(most) / u128::from(nanos.max(1));
         let fitting = u32::try_from(fitting).unwrap_or(u32::MAX).clamp(1, groups.max(1));
         let parts = groups.div_ceil(fitting.max(groups.div_ceil(MOST_PARTS)).max(1)).max(1);
-        Division { axis, parts, most: along(longest).min(MOST_PARTS) }
+        Division { axis, parts, most: grid[longest].min(MOST_PARTS) }
     }
 
     /// The first work-group of part `part`, and the work-groups that it has, of a grid of `groups`.
@@ -178,7 +182,7 @@ mod tests {
     fn dispatch(groups: [u32; 3]) -> Command {
         let kernel = DeviceKernelId { index: 0, generation: 0 };
         let (args, params) = (Vec::new(), Vec::new());
-        Command::Dispatch(Dispatch { kernel, args, params, base: [0; 3], groups })
+        Command::Dispatch(Dispatch { kernel, args, params, part: None, groups })
     }
 
     fn labelled(commands: Vec<(Command, Option<u32>)>) -> LabelledRecording {
@@ -188,7 +192,9 @@ mod tests {
 
     fn grids(labelled: &LabelledRecording) -> Vec<([u32; 3], [u32; 3])> {
         let grid = |command: &Command| match command {
-            Command::Dispatch(dispatch) => Some((dispatch.base, dispatch.groups)),
+            Command::Dispatch(dispatch) => {
+                Some((dispatch.part.map_or([0; 3], |part| part.first), dispatch.groups))
+            }
             _ => None,
         };
         labelled.recording.commands.iter().filter_map(grid).collect()
@@ -202,7 +208,7 @@ mod tests {
             (dispatch([7, 500, 3]), Some(4)),
             (BARRIER, None),
         ]);
-        let parts = split_dispatches(&mut one, &[2, 3000 * MS], 75 * MS, |_| [true; 3]);
+        let parts = split_dispatches(&mut one, &[2, 3000 * MS], 75 * MS, |_| true);
         assert_eq!(one.nodes.len(), one.recording.commands.len());
         assert_eq!(parts[0], DispatchPart { dispatch: 0, nanos: 2, splits: false });
         let (grids, parts) = (&grids(&one)[1..], &parts[1..]);
@@ -225,33 +231,30 @@ mod tests {
     }
 
     #[test]
-    fn nothing_below_the_limit_and_nothing_along_other_axes_is_split() {
-        let whole = |nanos: u64, most: u64, axes: [bool; 3]| {
+    fn nothing_below_the_limit_and_no_kernel_without_parts_is_split() {
+        let whole = |nanos: u64, most: u64, has_parts: bool| {
             let mut one = labelled(vec![(dispatch([64, 64, 64]), None)]);
-            let parts = split_dispatches(&mut one, &[nanos], most, |_| axes);
+            let parts = split_dispatches(&mut one, &[nanos], most, |_| has_parts);
             (grids(&one) == [([0; 3], [64; 3])]).then_some(parts[0])
         };
         let part = Some(DispatchPart { dispatch: 0, nanos: 75 * MS, splits: false });
-        assert_eq!(whole(75 * MS, 75 * MS, [true; 3]), part);
-        assert_eq!(whole(3000 * MS, 75 * MS, [false; 3]).map(|part| part.splits), Some(false));
+        assert_eq!(whole(75 * MS, 75 * MS, true), part);
+        assert_eq!(whole(3000 * MS, 75 * MS, false).map(|part| part.splits), Some(false));
         // Parts would be shorter than a submission is worth.
-        assert!(whole(MS, 0, [true; 3]).is_some() && whole(2 * MS, 0, [true; 3]).is_none());
-        let along = |axes| Division::of([64, 16, 4], axes, 20 * MS, 5 * MS);
-        assert_eq!(along([true; 3]), Division { axis: 2, parts: 4, most: 64 });
-        assert_eq!(along([true, true, false]), Division { axis: 1, parts: 4, most: 64 });
-        assert_eq!(along([true, false, false]), Division { axis: 0, parts: 4, most: 64 });
+        assert!(whole(MS, 0, true).is_some() && whole(2 * MS, 0, true).is_none());
+        let of = |grid| Division::of(grid, 20 * MS, 5 * MS);
+        assert_eq!(of([64, 16, 4]), Division { axis: 2, parts: 4, most: 64 });
+        assert_eq!(of([64, 16, 3]), Division { axis: 1, parts: 4, most: 64 });
+        assert_eq!(of([64, 2, 3]), Division { axis: 0, parts: 4, most: 64 });
         // Too small along every axis.
-        assert_eq!(
-            Division::of([2, 5, 1], [true; 3], 80 * MS, 5 * MS),
-            Division { axis: 1, parts: 5, most: 5 }
-        );
+        assert_eq!(Division::of([2, 5, 1], 80 * MS, 5 * MS), Division { axis: 1, parts: 5, most: 5 });
     }
 
     #[test]
     fn parts_cover_grids_of_every_size() {
         for size in [1, 2, 3, 7, 255, 256, 257, 1000, 65535, u32::MAX] {
             for nanos in [1, MS, 3 * MS, 7 * MS, 999 * MS, u64::MAX] {
-                let division = Division::of([1, 1, size], [true; 3], nanos, MS);
+                let division = Division::of([1, 1, size], nanos, MS);
                 assert!((1..=MOST_PARTS.min(size)).contains(&division.parts), "{size} {nanos} {division:?}");
                 let mut next = 0;
                 for part in 0..division.parts {

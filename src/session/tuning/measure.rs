@@ -214,7 +214,7 @@ impl<'a> Bench<'a> {
                         kernel: kernel.id(),
                         args,
                         params: params.clone(),
-                        base: [0; 3],
+                        part: None,
                         groups: *groups,
                     };
                     kernels.push(kernel);

@@ -215,7 +215,7 @@ pub struct DeviceInfo {
     pub native: bool,
     /// Whether commands run one after the other on memory that everyone sees, so that no barrier is needed.
     pub in_order: bool,
-    /// Whether a dispatch may begin at another work-group than the first, so that parts of a grid can be run apart.
+    /// Whether a dispatch may be a part of a larger grid.
     pub splits_grids: bool,
     /// Sizes and alignments.
     pub limits: Limits,

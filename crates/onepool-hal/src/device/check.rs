@@ -241,21 +241,21 @@ impl Checker {
         self.limit("the number of arguments", dispatch.args.len() as u64, u64::from(limits.max_arguments))?;
         self.limit("parameter bytes", dispatch.params.len() as u64, u64::from(limits.max_params_bytes))?;
         if !self.core.info.native {
-            for (what, ((groups, base), limit)) in
-                AXES.into_iter().zip(dispatch.groups.into_iter().zip(dispatch.base).zip(limits.max_groups))
+            for (what, (groups, limit)) in
+                AXES.into_iter().zip(dispatch.groups.into_iter().zip(limits.max_groups))
             {
                 self.ensure(groups > 0, Problem::Empty)?;
-                let vuid = match base {
-                    0 => "VUID-vkCmdDispatch-groupCountX-00386",
-                    _ => "VUID-vkCmdDispatchBase-groupCountX-00424",
-                };
-                self.limit(what, u64::from(groups) + u64::from(base), u64::from(limit))
-                    .map_err(|error| error.with_vuid(vuid))?;
+                self.limit(what, u64::from(groups), u64::from(limit))
+                    .map_err(|error| error.with_vuid("VUID-vkCmdDispatch-groupCountX-00386"))?;
             }
         }
-        if !self.core.info.splits_grids {
-            let first = u64::from(dispatch.base.into_iter().max().unwrap_or(0));
-            self.limit("the first work-group", first, 0)?;
+        if let Some(part) = dispatch.part {
+            self.ensure(kernel.has_parts(&self.core.info), Problem::Whole)?;
+            for (what, axis) in AXES.into_iter().zip(0..3) {
+                let (end, whole) =
+                    (u64::from(part.first[axis]) + u64::from(dispatch.groups[axis]), part.whole[axis]);
+                self.limit(what, end, u64::from(whole))?;
+            }
         }
         kernel.check_call(self.context, &dispatch.args, &dispatch.params, &limits)?;
         let mut touches = Vec::with_capacity(dispatch.args.len());

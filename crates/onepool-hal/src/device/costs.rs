@@ -335,7 +335,7 @@ impl<'c> Kernels<'c> {
                 Arg::Buffer(to, Access::KERNEL_WRITE),
             ],
             params: bytemuck::bytes_of(&items).to_vec(),
-            base: [0; 3],
+            part: None,
             groups: [items.div_ceil(64), 1, 1],
         }))
     }

@@ -106,6 +106,9 @@ pub enum Problem {
         /// "buffer", or "image of such texels".
         wanted: &'static str,
     },
+    /// A part of a grid, of a kernel or on a device that runs whole ones alone.
+    #[error("the kernel's grids cannot be run in parts here")]
+    Whole,
     /// A range that cannot hold an image.
     #[error("no image: {why}")]
     NoImage {

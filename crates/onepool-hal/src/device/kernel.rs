@@ -6,13 +6,13 @@ use std::sync::{Arc, Weak};
 use super::buffer::Buffer;
 use super::core::Core;
 use super::error::{Error, Problem, UsageError};
-use crate::backend::{ContextBackend, DeviceError, KernelDesc, Limits};
+use crate::backend::{ContextBackend, DeviceError, DeviceInfo, KernelDesc, Limits};
 use crate::kernel::{KernelSource, NativeKernel, touch};
 use crate::recording::{Arg, DeviceKernelId};
 use onepool_core::memory::coherency::Access;
 use onepool_core::memory::image::Texel;
 use onepool_core::sync::lock;
-use onepool_spirv::{BindingInfo, BindingKind, Element, GridUse, Reflection, ScalarType};
+use onepool_spirv::{BindingInfo, BindingKind, Element, PART_BYTES, PartForm, Reflection, ScalarType};
 
 /// Bytes of one texel of a view: four floats.
 const TEXEL_BYTES: u64 = 16;
@@ -35,7 +35,6 @@ struct Interface {
     params_bytes: u32,
     local_size: [u32; 3],
     shared_bytes: u32,
-    grid: GridUse,
 }
 
 impl Interface {
@@ -49,7 +48,7 @@ impl Interface {
         let mut bindings = reflection.bindings.clone();
         bindings.sort_by_key(|binding| (binding.set, binding.binding));
         let (params_bytes, shared_bytes) = (reflection.params_bytes, reflection.shared_bytes);
-        Interface { bindings, params_bytes, local_size, shared_bytes, grid: reflection.grid }
+        Interface { bindings, params_bytes, local_size, shared_bytes }
     }
 
     /// Holds the kernel against the device: a driver need not.
@@ -169,17 +168,10 @@ impl Kernel {
         self.inner.id
     }
 
-    /// Along which axes a dispatch of `groups` work-groups can be given in parts ([`Dispatch::base`](crate::recording::Dispatch::base)),
-    /// one after the other, without a difference to its results. Work-groups of a caller's kernel may tell each other
-    /// something by atomic operations, so that such a kernel stays whole.
-    pub fn splits(&self, groups: [u32; 3]) -> [bool; 3] {
-        let able = self.inner.core.upgrade().is_some_and(|core| core.info.splits_grids);
-        match &self.inner.interface {
-            Some(interface) if able && !(interface.grid.atomics && self.inner.source.is_callers()) => {
-                interface.grid.splits(groups)
-            }
-            _ => [false; 3],
-        }
+    /// Whether a dispatch can be given in parts ([`Dispatch::part`](crate::recording::Dispatch::part)), one after the
+    /// other, without a difference to its results.
+    pub fn has_parts(&self) -> bool {
+        self.inner.core.upgrade().is_some_and(|core| self.inner.has_parts(&core.info))
     }
 
     /// Where it came from.
@@ -189,6 +181,11 @@ impl Kernel {
 }
 
 impl KernelInner {
+    pub(super) fn has_parts(&self, info: &DeviceInfo) -> bool {
+        let fits = |form: &PartForm| form.offset_bytes + PART_BYTES <= info.limits.max_params_bytes;
+        info.splits_grids && self.source.part_form().is_some_and(fits)
+    }
+
     /// Checks a call against the reflected interface; a native function checks its arguments itself.
     pub(super) fn check_call(
         &self,

@@ -6,13 +6,14 @@
 #![allow(unsafe_code, reason = "code of the caller's enters by unsafe functions")]
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::native::NativeKernel;
 use onepool_core::memory::coherency::Access;
 use onepool_expr::{Indexing, PointwiseDesc, PointwiseError, UnaryOp};
 use onepool_spirv::{
-    Fetch, KernelLayout, Reflection, Requires, ScalarType, SpirvError, build_pointwise, check_module,
+    Fetch, KernelLayout, PartForm, Reflection, Requires, ScalarType, SpirvError, build_pointwise,
+    check_module,
 };
 
 /// A kernel's code in one or several forms; a backend takes the one it runs.
@@ -39,6 +40,13 @@ enum Origin {
 struct SpirvForm {
     words: Cow<'static, [u32]>,
     reflection: Reflection,
+    parts: OnceLock<Option<PartForm>>,
+}
+
+impl SpirvForm {
+    fn new(words: Cow<'static, [u32]>, reflection: Reflection) -> Arc<SpirvForm> {
+        Arc::new(SpirvForm { words, reflection, parts: OnceLock::new() })
+    }
 }
 
 impl KernelSource {
@@ -55,7 +63,7 @@ impl KernelSource {
     ) -> Self {
         KernelSource {
             name: name.into(),
-            spirv: Some(Arc::new(SpirvForm { words, reflection })),
+            spirv: Some(SpirvForm::new(words, reflection)),
             opencl_c: None,
             native: None,
             origin: Origin::Own,
@@ -85,7 +93,7 @@ impl KernelSource {
         words: Vec<u32>,
     ) -> Result<Self, SpirvError> {
         let reflection = check_module(&words)?;
-        let spirv = Some(Arc::new(SpirvForm { words: Cow::Owned(words), reflection }));
+        let spirv = Some(SpirvForm::new(Cow::Owned(words), reflection));
         Ok(KernelSource { name: name.into(), spirv, opencl_c: None, native: None, origin: Origin::Caller })
     }
 
@@ -124,6 +132,13 @@ impl KernelSource {
     /// Its SPIR-V and what reflection says of it.
     pub fn spirv(&self) -> Option<(&[u32], &Reflection)> {
         self.spirv.as_ref().map(|f| (f.words.as_ref(), &f.reflection))
+    }
+
+    /// Its form for parts of a grid, if there is one. Work-groups of a caller's kernel may tell each other something by
+    /// atomic operations, so that such a kernel has none.
+    pub fn part_form(&self) -> Option<&PartForm> {
+        let form = self.spirv.as_ref().filter(|form| !(form.reflection.atomics && self.is_callers()))?;
+        form.parts.get_or_init(|| PartForm::new(&form.words, form.reflection.params_bytes)).as_ref()
     }
 
     /// Its OpenCL C.

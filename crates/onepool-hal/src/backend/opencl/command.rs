@@ -261,8 +261,8 @@ impl Translator<'_> {
         if dispatch.groups.contains(&0) {
             return Ok(());
         }
-        if dispatch.base != [0; 3] {
-            return Err(refuse(format!("it cannot begin at work-group {:?}", dispatch.base)));
+        if let Some(part) = dispatch.part {
+            return Err(refuse(format!("it has no parts, and {part:?} was asked for")));
         }
         let mut global = kernel.local;
         for (size, groups) in global.iter_mut().zip(dispatch.groups) {

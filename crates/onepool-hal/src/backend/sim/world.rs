@@ -308,11 +308,8 @@ impl World {
             match command {
                 Command::Dispatch(dispatch) => {
                     self.kernels.get(dispatch.kernel)?;
-                    if dispatch.base != [0; 3] {
-                        self.say(format!(
-                            "a dispatch from work-group {:?} on, where functions run whole",
-                            dispatch.base
-                        ));
+                    if let Some(part) = dispatch.part {
+                        self.say(format!("{part:?} of a grid, where functions run whole"));
                     }
                     for arg in &dispatch.args {
                         let Some((range, _)) = arg.range() else { continue };

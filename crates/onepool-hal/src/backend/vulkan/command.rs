@@ -14,6 +14,7 @@ use crate::backend::{DeviceError, ForeignCommands};
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
 use onepool_core::memory::coherency::{Access, Barrier};
 use onepool_core::sync::read;
+use onepool_spirv::PART_BYTES;
 
 /// Some drivers leave the tail of larger copies undone.
 const MAX_COPY: u64 = 256 << 20;
@@ -556,8 +557,8 @@ impl Encoder<'_> {
     ) -> Result<(), DeviceError> {
         let kernel = self.kernels.get(dispatch.kernel)?;
         let limits = &self.device.info.limits;
-        for ((groups, base), limit) in dispatch.groups.iter().zip(dispatch.base).zip(limits.max_groups) {
-            let (asked, limit) = (u64::from(*groups) + u64::from(base), u64::from(limit));
+        for (groups, limit) in dispatch.groups.iter().zip(limits.max_groups) {
+            let (asked, limit) = (u64::from(*groups), u64::from(limit));
             if asked > limit {
                 return Err(DeviceError::Limit { what: "the number of work-groups", asked, limit });
             }
@@ -569,15 +570,18 @@ impl Encoder<'_> {
             return Err(DeviceError::Program { kernel: kernel.name.clone(), log });
         }
         params[..given].copy_from_slice(&dispatch.params);
-        let is_part = dispatch.base != [0; 3];
-        let pipeline = match is_part {
-            true => kernel.based(self.device, self.cache)?,
-            false => kernel.pipeline,
-        };
+        let (mut pipeline, mut layout, mut pushed) =
+            (kernel.pipeline, kernel.layout, takes.next_multiple_of(4));
+        if let Some(part) = &dispatch.part {
+            let of_part = kernel.part_pipeline(self.device, self.cache)?;
+            (pipeline, layout) = (of_part.pipeline, of_part.layout);
+            pushed = of_part.offset_bytes + PART_BYTES as usize;
+            let words = part.first.iter().chain(&part.whole).flat_map(|word| word.to_ne_bytes());
+            params[of_part.offset_bytes..pushed].iter_mut().zip(words).for_each(|(byte, word)| *byte = word);
+        }
         let raw = self.device.raw();
         // SAFETY: as above; set and parameters fit the kernel's layout (VUID-vkCmdBindDescriptorSets-pDescriptorSets-00358,
-        // VUID-vkCmdPushConstants-offset-01795, VUID-vkCmdDispatch-groupCountX-00386); the pipeline of parts takes a
-        // base, and the last work-group is within the limit (VUID-vkCmdDispatchBase-baseGroupX-00427, -groupCountX-00424).
+        // VUID-vkCmdPushConstants-offset-01795, VUID-vkCmdDispatch-groupCountX-00386).
         unsafe {
             if self.bound != pipeline {
                 raw.cmd_bind_pipeline(self.command, vk::PipelineBindPoint::COMPUTE, pipeline);
@@ -587,19 +591,14 @@ impl Encoder<'_> {
                 && let Some(set) = sets.next()
             {
                 let point = vk::PipelineBindPoint::COMPUTE;
-                raw.cmd_bind_descriptor_sets(self.command, point, kernel.layout, 0, &[set], &[]);
+                raw.cmd_bind_descriptor_sets(self.command, point, layout, 0, &[set], &[]);
             }
-            if takes > 0 {
+            if pushed > 0 {
                 let stage = vk::ShaderStageFlags::COMPUTE;
-                let words = &params[..takes.next_multiple_of(4)];
-                raw.cmd_push_constants(self.command, kernel.layout, stage, 0, words);
+                raw.cmd_push_constants(self.command, layout, stage, 0, &params[..pushed]);
             }
             let [x, y, z] = dispatch.groups;
-            let [from_x, from_y, from_z] = dispatch.base;
-            match is_part {
-                true => raw.cmd_dispatch_base(self.command, from_x, from_y, from_z, x, y, z),
-                false => raw.cmd_dispatch(self.command, x, y, z),
-            }
+            raw.cmd_dispatch(self.command, x, y, z);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use super::subgroups::{Asked, relies_on_lanes};
 use crate::backend::{DeviceError, KernelDesc, Limits};
 use crate::kernel::KernelSource;
 use onepool_core::sync::lock;
-use onepool_spirv::{BindingInfo, BindingKind, Reflection, ScalarType};
+use onepool_spirv::{BindingInfo, BindingKind, PART_BYTES, Reflection, ScalarType};
 
 /// A compute pipeline with what binding its arguments needs.
 #[derive(Debug)]
@@ -22,10 +22,19 @@ pub(super) struct Kernel {
     /// In argument order.
     pub(super) bindings: Vec<Binding>,
     pub(super) params_bytes: u32,
-    /// For parts of grids: a driver adds the base to numbers of work-groups there. Made when it is first needed.
-    based: Mutex<Option<vk::Pipeline>>,
+    /// For parts of grids. Made when it is first needed.
+    parts: Mutex<Option<PartPipeline>>,
     source: KernelSource,
     spec: Vec<(u32, u32)>,
+}
+
+/// A kernel's pipeline for parts of its grid.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PartPipeline {
+    pub(super) pipeline: vk::Pipeline,
+    pub(super) layout: vk::PipelineLayout,
+    /// Where the parameters of the part begin ([`PART_BYTES`]).
+    pub(super) offset_bytes: usize,
 }
 
 /// How a pipeline is made.
@@ -83,7 +92,7 @@ impl Kernel {
             set_layout: vk::DescriptorSetLayout::null(),
             bindings,
             params_bytes: reflection.params_bytes,
-            based: Mutex::new(None),
+            parts: Mutex::new(None),
             source: source.clone(),
             spec: desc.spec.to_vec(),
         };
@@ -120,51 +129,78 @@ impl Kernel {
         // (VUID-VkDescriptorSetLayoutCreateInfo-binding-00279).
         self.set_layout = unsafe { raw.create_descriptor_set_layout(&info, None) }
             .map_err(|code| device.error("vkCreateDescriptorSetLayout", code, 0))?;
+        self.layout = self.create_layout(device, self.params_bytes)?;
+        let (words, _) = self.source.spirv().ok_or_else(|| self.refuse("it has no SPIR-V form"))?;
+        self.pipeline = self.compile(device, cache, words, self.layout, compiling)?;
+        Ok(())
+    }
+
+    fn refuse(&self, why: &str) -> DeviceError {
+        DeviceError::Program { kernel: self.name.clone(), log: why.to_owned() }
+    }
+
+    /// A layout of the kernel's arguments and `params_bytes` of parameters.
+    fn create_layout(&self, device: &Device, params_bytes: u32) -> Result<vk::PipelineLayout, DeviceError> {
         let set_layouts = [self.set_layout];
         let ranges = [vk::PushConstantRange::default()
             .stage_flags(vk::ShaderStageFlags::COMPUTE)
-            .size(self.params_bytes.next_multiple_of(4))];
-        let used = if self.params_bytes == 0 { &[][..] } else { &ranges[..] };
+            .size(params_bytes.next_multiple_of(4))];
+        let used = if params_bytes == 0 { &[][..] } else { &ranges[..] };
         let info =
             vk::PipelineLayoutCreateInfo::default().set_layouts(&set_layouts).push_constant_ranges(used);
         // SAFETY: the range's size is above 0, a multiple of 4 and within the device's limit
         // (VUID-VkPushConstantRange-size-00296, -00297, -00298).
-        self.layout = unsafe { raw.create_pipeline_layout(&info, None) }
-            .map_err(|code| device.error("vkCreatePipelineLayout", code, 0))?;
-        self.pipeline = self.compile(device, cache, compiling)?;
-        Ok(())
+        unsafe { device.raw().create_pipeline_layout(&info, None) }
+            .map_err(|code| device.error("vkCreatePipelineLayout", code, 0))
     }
 
-    /// The pipeline of parts of a grid, which begin at another work-group than the first.
+    /// The pipeline for parts of a grid.
     ///
     /// # Errors
-    /// The driver cannot make it.
-    pub(super) fn based(&self, device: &Device, cache: &PipelineCache) -> Result<vk::Pipeline, DeviceError> {
-        let mut based = lock(&self.based);
-        if let Some(pipeline) = *based {
-            return Ok(pipeline);
+    /// The kernel has no such form, or its parameters leave no room; the driver cannot make it.
+    pub(super) fn part_pipeline(
+        &self,
+        device: &Device,
+        cache: &PipelineCache,
+    ) -> Result<PartPipeline, DeviceError> {
+        let mut parts = lock(&self.parts);
+        if let Some(found) = *parts {
+            return Ok(found);
         }
-        let compiling = Compiling { flags: vk::PipelineCreateFlags::DISPATCH_BASE, ..Compiling::default() };
-        let pipeline = self.compile(device, cache.raw, compiling)?;
-        *based = Some(pipeline);
-        Ok(pipeline)
+        let form =
+            self.source.part_form().ok_or_else(|| self.refuse("it has no form for parts of its grid"))?;
+        let (asked, limit) = (form.offset_bytes + PART_BYTES, device.info.limits.max_params_bytes);
+        if asked > limit {
+            let (asked, limit) = (u64::from(asked), u64::from(limit));
+            return Err(DeviceError::Limit { what: "parameter bytes of a part", asked, limit });
+        }
+        let layout = self.create_layout(device, asked)?;
+        let made = self.compile(device, cache.raw, &form.words, layout, Compiling::default());
+        let pipeline = made.inspect_err(|_| {
+            // SAFETY: nothing uses the layout.
+            unsafe { device.raw().destroy_pipeline_layout(layout, None) };
+        })?;
+        let made = PartPipeline { pipeline, layout, offset_bytes: form.offset_bytes as usize };
+        *parts = Some(made);
+        Ok(made)
     }
 
     #[cfg(test)]
-    pub(super) fn is_based(&self) -> bool {
-        lock(&self.based).is_some()
+    pub(super) fn ran_in_parts(&self) -> bool {
+        lock(&self.parts).is_some()
     }
 
-    /// A pipeline of the kernel's layout.
+    /// A pipeline of `words`, a form of the kernel, with `layout`.
     fn compile(
         &self,
         device: &Device,
         cache: vk::PipelineCache,
+        words: &[u32],
+        layout: vk::PipelineLayout,
         compiling: Compiling,
     ) -> Result<vk::Pipeline, DeviceError> {
         let refuse = |log: String| DeviceError::Program { kernel: self.name.clone(), log };
-        let (words, reflection) =
-            self.source.spirv().ok_or_else(|| refuse("it has no SPIR-V form".to_owned()))?;
+        let (_, reflection) = self.source.spirv().ok_or_else(|| self.refuse("it has no SPIR-V form"))?;
         let (entries, values) = specialize(reflection, &self.spec).map_err(refuse)?;
         let guard = device.guard.filter(|_| self.source.is_callers());
         let mut asked = Asked::default();
@@ -204,7 +240,7 @@ impl Kernel {
             .vertex_inputs(vk::PipelineRobustnessBufferBehaviorEXT::DEVICE_DEFAULT)
             .images(vk::PipelineRobustnessImageBehaviorEXT::DEVICE_DEFAULT);
         let mut info =
-            vk::ComputePipelineCreateInfo::default().flags(compiling.flags).stage(stage).layout(self.layout);
+            vk::ComputePipelineCreateInfo::default().flags(compiling.flags).stage(stage).layout(layout);
         if guard.is_some() {
             info = info.push_next(&mut robustness);
         }
@@ -236,7 +272,10 @@ impl Kernel {
         // SAFETY: as the caller promises (VUID-vkDestroyPipeline-pipeline-00765); null handles are ignored.
         unsafe {
             device.raw().destroy_pipeline(self.pipeline, None);
-            device.raw().destroy_pipeline(lock(&self.based).take().unwrap_or_default(), None);
+            if let Some(part) = lock(&self.parts).take() {
+                device.raw().destroy_pipeline(part.pipeline, None);
+                device.raw().destroy_pipeline_layout(part.layout, None);
+            }
             device.raw().destroy_pipeline_layout(self.layout, None);
             device.raw().destroy_descriptor_set_layout(self.set_layout, None);
         }

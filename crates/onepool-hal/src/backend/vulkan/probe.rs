@@ -138,8 +138,7 @@ pub(super) unsafe fn probe(
         memory: model(&memory, kind, import.map_or(ImportTypes::None, |_| ImportTypes::Unknown)),
         native: false,
         in_order: false,
-        // NVIDIA's driver 580.159 computes the first part alone; no driver of other hardware was tried.
-        splits_grids: more.driver.driver_id == vk::DriverId::MESA_LLVMPIPE,
+        splits_grids: true,
         features: has,
         emulated: Requires::NONE,
         subgroup: more.subgroup.subgroup_size.max(1),
