@@ -238,12 +238,6 @@ impl<'a> Lowering<'a> {
         Operand::Counters
     }
 
-    /// Whether a work-group sees what others wrote before they counted an atomic up: the memory model of OpenCL C 1.2 does
-    /// not promise it.
-    pub fn sees_other_groups(&self) -> bool {
-        self.device.api != "opencl"
-    }
-
     /// The scratch range for what is done with before the next call: all calls for an operator share it, and
     /// it is as long as the longest of them needs.
     pub(crate) fn passing_scratch(&mut self, bytes: usize) -> Operand {

@@ -72,6 +72,7 @@ fn info() -> DeviceInfo {
         // A command is over before the next one begins, and the host sees the same memory.
         in_order: true,
         splits_grids: false,
+        orders_groups: true,
         images: None,
         limits: Limits {
             max_argument_bytes: all,

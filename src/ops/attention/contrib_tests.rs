@@ -11,6 +11,19 @@ use crate::graph::Tensor;
 use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor, values};
 use crate::ops::{AttrReader, AttrValue, OpError, Operator, find};
 
+const GROUPED: GroupQueryAttention = GroupQueryAttention {
+    heads: 4,
+    kv_heads: 2,
+    scale: None,
+    softcap: 0.0,
+    window: None,
+    rotary: None,
+    causal: true,
+    smooth: false,
+    cache_bits: None,
+    updates: None,
+};
+
 fn read(name: &str, list: &[(&str, AttrValue)]) -> Result<Arc<dyn Operator>, OpError> {
     let map = attrs(list);
     let mut reader = AttrReader::new(&map, 3, 1);
@@ -169,18 +182,7 @@ fn sinks_take_part_in_the_softmax() {
         (2, 90, None, 0.7, true),
         (1, 80, Some(33), 0.0, true),
     ] {
-        let op = GroupQueryAttention {
-            heads: 4,
-            kv_heads: 2,
-            scale: None,
-            softcap,
-            window,
-            rotary: None,
-            causal,
-            smooth: false,
-            cache_bits: None,
-            updates: None,
-        };
+        let op = GroupQueryAttention { softcap, window, causal, ..GROUPED };
         let total = (past_len + q_len) as i32;
         let past = |seed| (past_len > 0).then(|| tensor(&[1, 2, past_len, 8], seed));
         let sinks = tensor(&[4], 8);
@@ -213,18 +215,7 @@ fn sinks_take_part_in_the_softmax() {
 #[test]
 fn given_positions_turn_queries_and_keys() {
     for (q_len, past_len) in [(4, 0), (1, 5), (3, 5)] {
-        let op = GroupQueryAttention {
-            heads: 4,
-            kv_heads: 2,
-            scale: None,
-            softcap: 0.0,
-            window: None,
-            rotary: Some(false),
-            causal: true,
-            smooth: false,
-            cache_bits: None,
-            updates: None,
-        };
+        let op = GroupQueryAttention { rotary: Some(false), ..GROUPED };
         let total = (past_len + q_len) as i32;
         let past = |seed| (past_len > 0).then(|| tensor(&[1, 2, past_len, 8], seed));
         let [cos, sin] = [6, 7].map(|s| tensor(&[20, 4], s));
@@ -252,18 +243,7 @@ fn caches_may_be_codes() {
     for (bits, channels, q_len, past_len) in
         [(8, false, 1, 6), (8, true, 3, 6), (4, true, 1, 5), (4, false, 5, 0), (8, true, 70, 0)]
     {
-        let op = GroupQueryAttention {
-            heads: 4,
-            kv_heads: 2,
-            scale: None,
-            softcap: 0.0,
-            window: None,
-            rotary: None,
-            causal: true,
-            smooth: true,
-            cache_bits: Some(bits),
-            updates: None,
-        };
+        let op = GroupQueryAttention { smooth: true, cache_bits: Some(bits), ..GROUPED };
         let (total, half) = (past_len + q_len, 1i32 << (bits - 1));
         let whole = |v: f32| (v * half as f32) as i32;
         let scale: Vec<f32> =
@@ -368,18 +348,7 @@ fn group_query_attention_rotates_and_appends() {
         [(5, 0, None), (1, 6, None), (1, 6, Some(false)), (3, 6, Some(true)), (4, 0, Some(false))]
     {
         let window = (q_len == 3).then_some(4);
-        let op = GroupQueryAttention {
-            heads: 4,
-            kv_heads: 2,
-            scale: None,
-            softcap: 0.0,
-            window,
-            rotary,
-            causal: true,
-            smooth: false,
-            cache_bits: None,
-            updates: None,
-        };
+        let op = GroupQueryAttention { window, rotary, ..GROUPED };
         let total = past_len + q_len;
         let [q, k, v] = [(32, 1), (16, 2), (16, 3)].map(|(w, s)| tensor(&[1, q_len, w], s));
         let tables = [tensor(&[20, 4], 4), tensor(&[20, 4], 5)];
@@ -441,18 +410,7 @@ fn group_query_attention_rotates_and_appends() {
 /// Each sequence of a batch ends where its own keys do, in a cache that is longer.
 #[test]
 fn sequences_have_lengths_of_their_own() {
-    let op = GroupQueryAttention {
-        heads: 2,
-        kv_heads: 1,
-        scale: None,
-        softcap: 1.5,
-        window: None,
-        rotary: None,
-        causal: true,
-        smooth: false,
-        cache_bits: None,
-        updates: None,
-    };
+    let op = GroupQueryAttention { heads: 2, kv_heads: 1, softcap: 1.5, ..GROUPED };
     let [q, k, v] = [(8, 1), (4, 2), (4, 3)].map(|(w, s)| tensor(&[2, 1, w], s));
     let past = [4, 5].map(|s| tensor(&[2, 1, 7, 4], s));
     let last = Tensor::new([2], &[5i32, 2]).unwrap();
@@ -478,18 +436,7 @@ fn sequences_have_lengths_of_their_own() {
 #[test]
 fn a_cache_may_be_an_odd_number_of_halves() {
     use crate::ops::test_util::tensor_of;
-    let op = GroupQueryAttention {
-        heads: 1,
-        kv_heads: 1,
-        scale: None,
-        softcap: 0.0,
-        window: None,
-        rotary: None,
-        causal: true,
-        smooth: false,
-        cache_bits: None,
-        updates: None,
-    };
+    let op = GroupQueryAttention { heads: 1, kv_heads: 1, ..GROUPED };
     let half = |shape: &[usize], seed| {
         Some(tensor_of(shape, &tensor(shape, seed).to_f32s().unwrap(), half::f16::from_f32))
     };
@@ -518,7 +465,7 @@ fn card(info: &mut DeviceInfo) {
 #[cfg(feature = "vulkan")]
 fn without_counting(info: &mut DeviceInfo) {
     crate::ops::testing::no_texels(info);
-    info.api = "opencl";
+    info.orders_groups = false;
 }
 
 /// Few queries to many keys: the kernel that reads a cache in parts rotates queries and new keys, and writes new rows.
@@ -548,14 +495,12 @@ fn attention_in_parts_writes_new_keys_and_values() {
             let op = GroupQueryAttention {
                 heads,
                 kv_heads,
-                scale: None,
                 softcap: if n == 2 { 1.5 } else { 0.0 },
                 window: (n == 4).then_some(33),
                 rotary: turned.map(|(interleaved, _)| interleaved),
                 causal: n != 5,
                 smooth: n == 1,
-                cache_bits: None,
-                updates: None,
+                ..GROUPED
             };
             // The second sequence is shorter, and the cache longer than both.
             let rows = past_len + q_len + 3;

@@ -317,7 +317,7 @@ fn lower_parts(
     // More parts take one work-group longer than a dispatch for each query. On a card any do: a token takes 1 to 6 percent
     // longer on an H100.
     let few = parts <= attention_split::JOINED_PARTS && lower.device().kind != DeviceKind::Discrete;
-    let joined = fresh && few && lower.sees_other_groups() && lower.can_run(split(true)?);
+    let joined = fresh && few && lower.device().orders_groups && lower.can_run(split(true)?);
     let mut spec = [constants, &own].concat();
     let mut args = args.to_vec();
     if let Some(fresh) = &places.fresh {

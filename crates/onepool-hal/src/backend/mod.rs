@@ -217,6 +217,9 @@ pub struct DeviceInfo {
     pub in_order: bool,
     /// Whether a dispatch may be a part of a larger grid.
     pub splits_grids: bool,
+    /// Whether a work-group sees what others wrote before they counted an atomic up: the memory model of OpenCL C 1.2 does not
+    /// promise it.
+    pub orders_groups: bool,
     /// Sizes and alignments.
     pub limits: Limits,
     /// Shader features present.

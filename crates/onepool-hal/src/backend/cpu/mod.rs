@@ -84,6 +84,7 @@ fn info(threads: usize) -> DeviceInfo {
         native: true,
         in_order: true,
         splits_grids: false,
+        orders_groups: true,
         limits: Limits {
             max_argument_bytes: address_space,
             max_buffer_bytes: memory,

@@ -237,6 +237,7 @@ impl Facts {
             // not coherent with the host is flushed and invalidated as a whole.
             in_order: true,
             splits_grids: false,
+            orders_groups: false,
             import: imports.then(|| import_rules(kind, &limits)),
             limits,
             features: self.features(),

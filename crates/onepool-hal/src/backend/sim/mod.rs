@@ -144,6 +144,7 @@ impl SimConfig {
             native: true,
             in_order: false,
             splits_grids: false,
+            orders_groups: true,
             limits: profile.limits.clone(),
             features: Requires::NONE,
             emulated: Requires::NONE,
