@@ -34,7 +34,8 @@ pub use lowering::{
 pub use native::Native;
 pub use passed::{Passed, PassedBytes};
 pub use quantized::{Quantized, Scaling, ZeroFill};
-pub use row::{Family, OpDef};
+pub use row::{Family, OpDef, ReadFn};
+pub(crate) use row::{contrib, row};
 pub use structure::{Elementwise, Port, Structure};
 pub use view::{Strided, View, ViewStep};
 
@@ -52,6 +53,11 @@ use crate::tensor::{Tensor, TensorInfo};
 pub trait Operator: fmt::Debug + Send + Sync + Any {
     /// ONNX's name of the operator.
     fn name(&self) -> &'static str;
+
+    /// The family whose device kernels it has, for one that is in no [`Family`]: a loader makes it.
+    fn family(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Inputs whose values (not only shapes) decide shapes or the computation; they are read
     /// before the run and given in [`Fact::value`], and are not passed to the kernels.

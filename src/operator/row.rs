@@ -6,6 +6,9 @@ use std::sync::Arc;
 use super::{AttrReader, OpError, Operator};
 use crate::dtype::DType;
 
+/// Makes an operator from its attributes as the given opset defines them.
+pub type ReadFn = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
+
 /// Construction of ONNX operators: one row for every operator name.
 #[derive(Clone, Copy)]
 pub struct OpDef {
@@ -19,8 +22,18 @@ pub struct OpDef {
     pub types: &'static [DType],
     /// Whether it has device kernels; a test asks the operator.
     pub gpu: bool,
-    /// Makes the operator from its attributes as opset `opset` defines them.
-    pub read: fn(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError>,
+    /// Makes the operator from its attributes.
+    pub read: ReadFn,
+}
+
+/// The row of an operator of ONNX's own that has device kernels.
+pub(crate) const fn row(name: &'static str, since: i64, types: &'static [DType], read: ReadFn) -> OpDef {
+    OpDef { name, domain: "", since, types, gpu: true, read }
+}
+
+/// The row of one of com.microsoft's.
+pub(crate) const fn contrib(name: &'static str, types: &'static [DType], read: ReadFn) -> OpDef {
+    OpDef { domain: "com.microsoft", ..row(name, 1, types, read) }
 }
 
 impl fmt::Debug for OpDef {

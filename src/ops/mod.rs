@@ -53,9 +53,10 @@ pub use crate::operator::{
     Absorbed, AbsorbedInput, Activation, Asked, AttrError, AttrMap, AttrReader, AttrValue, Candidate,
     ChoiceKey, Choices, Cost, Elementwise, Fact, Family, HalfRule, Lowered, Lowering, Native, OpCx, OpDef,
     OpError, Operand, Operator, PackFn, PackInPlaceFn, PackKey, PackLines, PackLinesFn, Packed, Passed,
-    PassedBytes, Port, Quantized, Scaling, Step, StepKernel, Strided, Structure, UnpackFn, View, ViewStep,
-    ZeroFill,
+    PassedBytes, Port, Quantized, ReadFn, Scaling, Step, StepKernel, Strided, Structure, UnpackFn, View,
+    ViewStep, ZeroFill,
 };
+pub(crate) use crate::operator::{contrib, row};
 pub use pointwise::{
     BinaryFunction, NaryOp, Pointwise, add, binary, cast, div, mul, nary, select_where, sub, unary,
 };

@@ -42,11 +42,8 @@ pub use tensor_scatter::TensorScatter;
 
 use super::real::{FLOATS, FLOATS_TO_32};
 use super::window::bad;
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{AttrReader, Family, OpDef, OpError, ReadFn};
 use crate::dtype::DType;
-use std::sync::Arc;
-
-type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
 
 /// The attribute of MatMulNBits that names the numbers which codes stand for; loaders write it, no file has it.
 pub const CODES: &str = "onepool.codes";
@@ -60,11 +57,11 @@ fn count(attrs: &AttrReader<'_>, name: &str, least: i64) -> Result<usize, OpErro
     }
 }
 
-const fn row(name: &'static str, since: i64, read: Read) -> OpDef {
+const fn row(name: &'static str, since: i64, read: ReadFn) -> OpDef {
     OpDef { name, domain: "", since, types: FLOATS, gpu: true, read }
 }
 
-const fn contrib(name: &'static str, read: Read) -> OpDef {
+const fn contrib(name: &'static str, read: ReadFn) -> OpDef {
     OpDef { name, domain: "com.microsoft", since: 1, types: FLOATS, gpu: true, read }
 }
 

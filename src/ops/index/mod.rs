@@ -30,14 +30,10 @@ pub use scatter::{Naming, Reduction, Scatter};
 pub use top_k::TopK;
 pub use unique::Unique;
 
-use std::sync::Arc;
-
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{Family, OpDef, ReadFn};
 use crate::dtype::DType;
 
-type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
-const fn row(name: &'static str, since: i64, gpu: bool, read: Reader) -> OpDef {
+const fn row(name: &'static str, since: i64, gpu: bool, read: ReadFn) -> OpDef {
     OpDef { name, domain: "", since, types: &DType::ALL, gpu, read }
 }
 

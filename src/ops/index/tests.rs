@@ -4,7 +4,7 @@ use super::*;
 use crate::graph::Tensor;
 use crate::ops::test_util::{tensor, tensor_of};
 use crate::ops::testing::{Check, as_is, check_op, no_texels};
-use crate::ops::{Fact, OpCx};
+use crate::ops::{Fact, OpCx, OpError, Operator};
 use half::f16;
 
 /// Indices of an axis of `size`, in no order and from both ends.

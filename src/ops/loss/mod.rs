@@ -6,12 +6,9 @@ mod nll_device;
 pub use nll::{NllLoss, Reduction};
 
 use super::real::FLOATS;
-use super::{AttrReader, Family, OpDef, OpError, Operator};
-use std::sync::Arc;
+use super::{Family, OpDef, ReadFn};
 
-type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
-const fn row(name: &'static str, read: Reader) -> OpDef {
+const fn row(name: &'static str, read: ReadFn) -> OpDef {
     OpDef { name, domain: "", since: 12, types: FLOATS, gpu: true, read }
 }
 

@@ -36,21 +36,17 @@ pub use tree_ensemble::TreeEnsemble;
 pub use vectorizer::FeatureVectorizer;
 pub use zip_map::ZipMap;
 
-use std::sync::Arc;
-
 use super::pointwise::number::Number;
-use super::{AttrReader, Cost, Family, OpCx, OpDef, OpError, Operator, par};
+use super::{AttrReader, Cost, Family, OpCx, OpDef, OpError, ReadFn, par};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorError, TensorInfo};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::shape::Shape;
 
-type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
 /// Element types of features.
 const FEATURES: &[DType] = &[DType::F32, DType::F64, DType::I64, DType::I32];
 
-const fn row(name: &'static str, since: i64, types: &'static [DType], read: Read) -> OpDef {
+const fn row(name: &'static str, since: i64, types: &'static [DType], read: ReadFn) -> OpDef {
     OpDef { name, domain: "ai.onnx.ml", since, types, gpu: false, read }
 }
 

@@ -1,8 +1,10 @@
 //! Trees and linear models from their attributes.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor};
-use crate::ops::{AttrMap, AttrValue, find};
+use crate::ops::{AttrMap, AttrValue, Operator, find};
 
 pub(super) fn ints(v: &[i64]) -> AttrValue {
     AttrValue::Ints(v.to_vec())

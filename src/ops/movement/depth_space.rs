@@ -105,10 +105,6 @@ impl Operator for DepthToSpace {
         "DepthToSpace"
     }
 
-    fn quantized_move(&self, _: &OpCx) -> bool {
-        true
-    }
-
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(1..=1, 1..=1)?;
         let [n, c, h, w] = nchw(cx)?;
@@ -120,7 +116,7 @@ impl Operator for DepthToSpace {
         Ok(vec![TensorInfo::new(cx.dtype(0)?, Shape::new([n, c / area, wide(h), wide(w)])?)])
     }
 
-    moves!();
+    moves!(alike);
 }
 
 impl SpaceToDepth {
@@ -136,10 +132,6 @@ impl Operator for SpaceToDepth {
         "SpaceToDepth"
     }
 
-    fn quantized_move(&self, _: &OpCx) -> bool {
-        true
-    }
-
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(1..=1, 1..=1)?;
         let [n, c, h, w] = nchw(cx)?;
@@ -151,5 +143,5 @@ impl Operator for SpaceToDepth {
         Ok(vec![TensorInfo::new(cx.dtype(0)?, Shape::new([n, deep, h / b, w / b])?)])
     }
 
-    moves!();
+    moves!(alike);
 }

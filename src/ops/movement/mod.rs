@@ -24,7 +24,7 @@ pub use tile::Tile;
 pub use transpose::Transpose;
 pub use trilu::Trilu;
 
-use super::{Family, OpDef};
+use super::{Family, OpDef, ReadFn};
 use crate::dtype::DType;
 
 /// The family's rows.
@@ -44,15 +44,21 @@ pub const FAMILY: Family = Family {
     ],
 };
 
-type Reader =
-    fn(&mut super::AttrReader<'_>, i64) -> Result<std::sync::Arc<dyn super::Operator>, super::OpError>;
-
-const fn row(name: &'static str, read: Reader) -> OpDef {
+const fn row(name: &'static str, read: ReadFn) -> OpDef {
     OpDef { name, domain: "", since: 1, types: &DType::ALL, gpu: true, read }
 }
 
 /// The parts of [`super::Operator`] that every movement shares; `pieces` does the work.
+///
+/// With `alike`, elements are moved alike whatever they stand for ([`super::Operator::quantized_move`]).
 macro_rules! moves {
+    (alike) => {
+        moves!();
+
+        fn quantized_move(&self, _: &OpCx) -> bool {
+            true
+        }
+    };
     () => {
         fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
             region::cpu(self.name(), cx, self.pieces(cx)?)

@@ -112,10 +112,6 @@ impl Operator for Slice {
         forward.then(|| ViewStep::Part(axes.iter().map(|a| a.start..a.start + a.len).collect()))
     }
 
-    fn quantized_move(&self, _: &OpCx) -> bool {
-        true
-    }
-
     fn value_inputs(&self) -> &'static [usize] {
         &[1, 2, 3, 4]
     }
@@ -137,7 +133,7 @@ impl Operator for Slice {
         whole.then_some(0)
     }
 
-    moves!();
+    moves!(alike);
 }
 
 #[cfg(test)]

@@ -90,10 +90,6 @@ impl Operator for Split {
         Some(ViewStep::Part(ranges))
     }
 
-    fn quantized_move(&self, _: &OpCx) -> bool {
-        true
-    }
-
     fn value_inputs(&self) -> &'static [usize] {
         &[1]
     }
@@ -113,7 +109,7 @@ impl Operator for Split {
             .collect()
     }
 
-    moves!();
+    moves!(alike);
 }
 
 #[cfg(test)]

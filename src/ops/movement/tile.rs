@@ -46,10 +46,6 @@ impl Operator for Tile {
         "Tile"
     }
 
-    fn quantized_move(&self, _: &OpCx) -> bool {
-        true
-    }
-
     fn value_inputs(&self) -> &'static [usize] {
         &[1]
     }
@@ -63,5 +59,5 @@ impl Operator for Tile {
         Ok(vec![TensorInfo::new(x.dtype, Shape::new(dims)?)])
     }
 
-    moves!();
+    moves!(alike);
 }

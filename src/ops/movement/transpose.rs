@@ -59,10 +59,6 @@ impl Operator for Transpose {
         self.order(cx.shape(0).ok()?.rank()).ok().map(ViewStep::Transpose)
     }
 
-    fn quantized_move(&self, _: &OpCx) -> bool {
-        true
-    }
-
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(1..=1, 1..=1)?;
         let x = cx.input(0)?;
@@ -77,7 +73,7 @@ impl Operator for Transpose {
         kept.is_sorted().then_some(0)
     }
 
-    moves!();
+    moves!(alike);
 }
 
 #[cfg(all(test, feature = "vulkan"))]

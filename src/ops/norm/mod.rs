@@ -24,12 +24,9 @@ pub(crate) use softmax::largest;
 pub use softmax::{Softmax, SoftmaxKind};
 
 use super::real::FLOATS;
-use super::{AttrReader, Family, Lowering, OpCx, OpDef, OpError, Operand, Operator};
-use std::sync::Arc;
+use super::{Family, Lowering, OpCx, OpDef, OpError, Operand, ReadFn};
 
-type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
-const fn row(name: &'static str, since: i64, read: Read) -> OpDef {
+const fn row(name: &'static str, since: i64, read: ReadFn) -> OpDef {
     OpDef { name, domain: "", since, types: FLOATS, gpu: true, read }
 }
 

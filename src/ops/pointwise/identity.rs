@@ -28,10 +28,6 @@ impl Operator for Identity {
         "Identity"
     }
 
-    fn quantized_move(&self, _: &OpCx) -> bool {
-        true
-    }
-
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         cx.expect_counts(1..=1, 1..=1)?;
         Ok(vec![cx.input(0)?.clone()])
@@ -41,5 +37,5 @@ impl Operator for Identity {
         Some(0)
     }
 
-    moves!();
+    moves!(alike);
 }

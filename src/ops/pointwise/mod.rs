@@ -39,17 +39,11 @@ pub use select::{Where, select_where};
 use std::sync::Arc;
 
 use super::real::FLOATS;
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{AttrReader, Family, OpDef, OpError, Operator, ReadFn, row};
 use crate::dtype::DType;
 use crate::expr::{ALIASES, Alias, OperatorName, Types};
 pub use crate::expr::{BinaryFunction, ElementTest, Function};
 use function::{INTEGERS, NUMBERS, dtypes};
-
-type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
-const fn row(name: &'static str, since: i64, types: &'static [DType], read: Reader) -> OpDef {
-    OpDef { name, domain: "", since, types, gpu: true, read }
-}
 
 macro_rules! nary_row {
     ($name:literal, $op:ident) => {
@@ -97,17 +91,17 @@ fn read_test<const N: usize>(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<d
 
 /// The reader of each of `$all`, by its number.
 macro_rules! readers {
-    ($read:ident $all:expr; $($n:literal)*) => { [$(if $n < $all.len() { $read::<$n> } else { $read::<0> } as Reader),*] };
+    ($read:ident $all:expr; $($n:literal)*) => { [$(if $n < $all.len() { $read::<$n> } else { $read::<0> } as ReadFn),*] };
     ($read:ident $all:expr) => {
         readers!($read $all; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
             32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63)
     };
 }
 
-const READERS: [Reader; 64] = readers!(read Function::ALL);
-const BINARY_READERS: [Reader; 64] = readers!(read_binary BinaryFunction::ALL);
-const ALIAS_READERS: [Reader; 64] = readers!(read_alias ALIASES);
-const TEST_READERS: [Reader; 64] = readers!(read_test ElementTest::ALL);
+const READERS: [ReadFn; 64] = readers!(read Function::ALL);
+const BINARY_READERS: [ReadFn; 64] = readers!(read_binary BinaryFunction::ALL);
+const ALIAS_READERS: [ReadFn; 64] = readers!(read_alias ALIASES);
+const TEST_READERS: [ReadFn; 64] = readers!(read_test ElementTest::ALL);
 
 /// Number of functions of the table that are operators.
 const fn count() -> usize {
@@ -124,7 +118,7 @@ const fn count() -> usize {
     found
 }
 
-const fn of_table(name: &'static str, operator: OperatorName, types: Types, read: Reader) -> OpDef {
+const fn of_table(name: &'static str, operator: OperatorName, types: Types, read: ReadFn) -> OpDef {
     OpDef { domain: operator.domain, ..row(name, operator.since, dtypes(types), read) }
 }
 

@@ -33,29 +33,17 @@ pub use table::ByteTable;
 
 use std::sync::Arc;
 
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{Family, contrib, row};
 use crate::dtype::DType;
 
 /// Types of bytes that are multiplied.
 const BYTES: &[DType] = &[DType::I8, DType::U8];
 
 /// Types that are dequantized: sums of integers, and what is quantized to.
-const DEQUANTIZED: &[DType] = &[
-    DType::I32,
-    DType::I8,
-    DType::U8,
-    DType::I16,
-    DType::U16,
-    DType::F8E4M3Fn,
-    DType::F8E4M3FnUz,
-    DType::F8E5M2,
-    DType::F8E5M2FnUz,
-    DType::F4E2M1,
-    DType::I4,
-    DType::U4,
-    DType::I2,
-    DType::U2,
-];
+const DEQUANTIZED: &[DType] = {
+    use DType::*;
+    &[I32, I8, U8, I16, U16, F8E4M3Fn, F8E4M3FnUz, F8E5M2, F8E5M2FnUz, F4E2M1, I4, U4, I2, U2]
+};
 
 /// Types that numbers are quantized to.
 const QUANTIZED: &[DType] = DEQUANTIZED.split_at(1).1;
@@ -65,16 +53,6 @@ const NUMBERS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
 /// Types of what is quantized.
 const QUANTIZABLE: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::I32];
-
-type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
-const fn row(name: &'static str, since: i64, types: &'static [DType], read: Reader) -> OpDef {
-    OpDef { name, domain: "", since, types, gpu: true, read }
-}
-
-const fn contrib(name: &'static str, types: &'static [DType], read: Reader) -> OpDef {
-    OpDef { domain: "com.microsoft", ..row(name, 1, types, read) }
-}
 
 /// The family's rows.
 pub const FAMILY: Family = Family {

@@ -17,14 +17,10 @@ pub use dropout::Dropout;
 pub use fill::{Distribution, RandomFill};
 pub use multinomial::Multinomial;
 
-use std::sync::Arc;
-
 use super::real::FLOATS;
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{Family, OpDef, ReadFn};
 
-type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
-const fn row(name: &'static str, since: i64, read: Reader) -> OpDef {
+const fn row(name: &'static str, since: i64, read: ReadFn) -> OpDef {
     OpDef { name, domain: "", since, types: FLOATS, gpu: true, read }
 }
 

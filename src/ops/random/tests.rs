@@ -2,6 +2,7 @@ use super::philox::{Philox, Seed};
 use super::*;
 use crate::dtype::DType;
 use crate::graph::Tensor;
+use crate::ops::Operator;
 use crate::ops::test_util::{run_cpu, tensor};
 
 #[test]

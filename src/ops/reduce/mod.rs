@@ -9,7 +9,7 @@ pub use arg::{ArgReduce, Pick};
 pub use cumulative::Cumulative;
 pub use reduce_op::{Reduce, ReduceKind};
 
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{Family, OpDef, ReadFn};
 use crate::dtype::DType;
 
 /// The family's rows.
@@ -33,38 +33,16 @@ pub const FAMILY: Family = Family {
     ],
 };
 
-type Reader = fn(&mut AttrReader<'_>, i64) -> Result<std::sync::Arc<dyn Operator>, OpError>;
+const TYPES: &[DType] = {
+    use DType::*;
+    &[F32, F64, F16, BF16, I32, I64, U32, U64, I8, U8, Bool]
+};
 
-const TYPES: &[DType] = &[
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::BF16,
-    DType::I32,
-    DType::I64,
-    DType::U32,
-    DType::U64,
-    DType::I8,
-    DType::U8,
-    DType::Bool,
-];
+const ARG_TYPES: &[DType] = {
+    use DType::*;
+    &[F32, F64, F16, BF16, I32, I64, U32, U64, I16, U16, I8, U8, Bool]
+};
 
-const ARG_TYPES: &[DType] = &[
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::BF16,
-    DType::I32,
-    DType::I64,
-    DType::U32,
-    DType::U64,
-    DType::I16,
-    DType::U16,
-    DType::I8,
-    DType::U8,
-    DType::Bool,
-];
-
-const fn row(name: &'static str, read: Reader) -> OpDef {
+const fn row(name: &'static str, read: ReadFn) -> OpDef {
     OpDef { name, domain: "", since: 1, types: TYPES, gpu: true, read }
 }

@@ -34,10 +34,6 @@ impl Operator for Expand {
         HalfRule::Mask
     }
 
-    fn quantized_move(&self, _: &OpCx) -> bool {
-        true
-    }
-
     fn value_inputs(&self) -> &'static [usize] {
         &[1]
     }
@@ -54,5 +50,5 @@ impl Operator for Expand {
         (cx.input(0).ok()?.elements() == y.elements()).then_some(0)
     }
 
-    moves!();
+    moves!(alike);
 }

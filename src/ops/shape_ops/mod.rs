@@ -14,27 +14,14 @@ pub use reshape::{Flatten, Reshape, Squeeze, Unsqueeze};
 
 use std::sync::Arc;
 
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{Family, row};
 use crate::dtype::DType;
 
-type Reader = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
-const fn row(name: &'static str, since: i64, types: &'static [DType], read: Reader) -> OpDef {
-    OpDef { name, domain: "", since, types, gpu: true, read }
-}
-
 /// Types that sizes are given in; ONNX has `int64` only.
-const SIZES: &[DType] = &[
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::U8,
-    DType::U16,
-    DType::U32,
-    DType::U64,
-    DType::Bool,
-];
+const SIZES: &[DType] = {
+    use DType::*;
+    &[I8, I16, I32, I64, U8, U16, U32, U64, Bool]
+};
 
 /// The family's rows.
 pub const FAMILY: Family = Family {

@@ -14,13 +14,10 @@ pub use stft::Stft;
 pub use window::{WindowFunction, WindowShape};
 
 use super::real::FLOATS;
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{Family, OpDef, ReadFn};
 use crate::dtype::DType;
-use std::sync::Arc;
 
-type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
-const fn row(name: &'static str, types: &'static [DType], read: Read) -> OpDef {
+const fn row(name: &'static str, types: &'static [DType], read: ReadFn) -> OpDef {
     OpDef { name, domain: "", since: 17, types, gpu: true, read }
 }
 

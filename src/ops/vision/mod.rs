@@ -21,15 +21,8 @@ pub use place::{Outside, SampleMode};
 pub use roi_align::{RoiAlign, RoiMode};
 
 use super::real::FLOATS;
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{Family, OpDef, OpError, row};
 use crate::dtype::DType;
-use std::sync::Arc;
-
-type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
-const fn row(name: &'static str, since: i64, types: &'static [DType], read: Read) -> OpDef {
-    OpDef { name, domain: "", since, types, gpu: true, read }
-}
 
 /// The family's rows.
 pub const FAMILY: Family = Family {

@@ -9,17 +9,10 @@ use crate::ops::test_util::{attrs, facts, read_op, run_cpu};
 use crate::ops::{AttrValue, OpError, cast};
 
 /// Types that devices convert to and from one another; `float64` where they have it.
-const ON_DEVICE: &[DType] = &[
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::I8,
-    DType::I32,
-    DType::I64,
-    DType::U8,
-    DType::U32,
-    DType::Bool,
-];
+const ON_DEVICE: &[DType] = {
+    use DType::*;
+    &[F32, F16, BF16, I8, I32, I64, U8, U32, Bool]
+};
 
 #[test]
 fn numbers_that_both_types_hold_survive_every_conversion() {
