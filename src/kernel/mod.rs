@@ -23,6 +23,9 @@ pub use self::select::{NoKernel, Unit};
 pub use self::table::{codes, id, params, spec, variants};
 use crate::spirv::{BindingInfo, ParamInfo, Reflection, SpecInfo};
 
+/// Bytes of the widest element that kernels read or write at once: a texel of `float32`, or four words.
+pub(crate) const VECTOR_BYTES: usize = 16;
+
 /// A shipped kernel; the constants are in [`id`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KernelId(u16);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::dtype::{DType, Element};
 use crate::files::hash::Hash;
 use crate::graph::Tensor;
+use crate::kernel::VECTOR_BYTES;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, PackLines, reaches_all};
 
@@ -166,7 +167,7 @@ impl Pack {
         lower: &mut Lowering<'_>,
     ) -> Result<Operand, OpError> {
         // A texel view has at least one texel.
-        let bytes = (self.len() * dtype.bytes()).max(16);
+        let bytes = (self.len() * dtype.bytes()).max(VECTOR_BYTES);
         if let Some(value) = value {
             let pack = *self;
             let packed = lower.packed(value, self.key(), bytes, move |t: &Tensor, out| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
-use crate::kernel::{KernelError, NativeKernel, Unit};
+use crate::kernel::{KernelError, NativeKernel, Unit, VECTOR_BYTES};
 use crate::ops::movement::region::word;
 use crate::ops::real::check_len;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
@@ -133,7 +133,7 @@ impl Operator for TensorScatter {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { batch, prefixes, size, len, mut inner } = self.sizes(cx)?;
         let mut bytes = self.cache(cx)?.dtype.bytes();
-        while bytes < 16 && inner % 2 == 0 {
+        while bytes < VECTOR_BYTES && inner % 2 == 0 {
             inner /= 2;
             bytes *= 2;
         }

@@ -5,7 +5,7 @@ use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::codes::strided_copy::MAX_RANK;
 use crate::kernel::codes::transpose_tile::{MAX_OUTER, TILE};
 use crate::kernel::table::{params, spec, variants};
-use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel, Unit};
+use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel, Unit, VECTOR_BYTES};
 use crate::ops::strided::Nest;
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, Passed, PassedBytes, par};
 use crate::shape::Shape;
@@ -242,7 +242,7 @@ pub(crate) fn gpu(lower: &mut Lowering<'_>, cx: &OpCx, pieces: &[Piece]) -> Resu
 /// A constant of one element, repeated to fill the widest kernel's element.
 fn element(lower: &mut Lowering<'_>, t: &Tensor) -> Operand {
     let key = PackKey { layout: "element x16", numbers: [0; 4] };
-    lower.packed(t, key, 16, |t, out| {
+    lower.packed(t, key, VECTOR_BYTES, |t, out| {
         out.chunks_exact_mut(t.bytes().len().max(1)).for_each(|o| o.copy_from_slice(t.bytes()));
         Ok(())
     })
@@ -290,7 +290,7 @@ fn dispatch(
     let mut dst = piece.nest.strides(1).to_vec();
     let (mut src_offset, mut dst_offset) = (piece.src_offset, piece.dst_offset);
     // Wider elements where both sides allow it: fewer, larger accesses.
-    while bytes < 16 {
+    while bytes < VECTOR_BYTES {
         let last = dims.len() - 1;
         let even = |v: &[isize]| v[..last].iter().all(|s| s % 2 == 0);
         let repeats = src[last] == 0 && matches!(piece.source, Source::Element(_));
