@@ -13,81 +13,46 @@ use crate::{DType, Shape};
 
 impl BlockType {
     /// Every type.
-    pub const ALL: [BlockType; 15] = [
-        BlockType::F32,
-        BlockType::F16,
-        BlockType::Bf16,
-        BlockType::Q40,
-        BlockType::Q41,
-        BlockType::Q50,
-        BlockType::Q51,
-        BlockType::Q80,
-        BlockType::Q2K,
-        BlockType::Q3K,
-        BlockType::Q4K,
-        BlockType::Q5K,
-        BlockType::Q6K,
-        BlockType::Iq4Nl,
-        BlockType::Iq4Xs,
-    ];
+    pub const ALL: [BlockType; 15] = {
+        use BlockType::*;
+        [F32, F16, Bf16, Q40, Q41, Q50, Q51, Q80, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs]
+    };
+
+    /// ggml's name, elements and bytes of a block, and bits of a code.
+    const fn form(self) -> (&'static str, usize, usize, u32) {
+        use BlockType::*;
+        match self {
+            F32 => ("F32", 1, 4, 8),
+            F16 => ("F16", 1, 2, 8),
+            Bf16 => ("BF16", 1, 2, 8),
+            Q40 => ("Q4_0", 32, 18, 4),
+            Q41 => ("Q4_1", 32, 20, 4),
+            Q50 => ("Q5_0", 32, 22, 5),
+            Q51 => ("Q5_1", 32, 24, 5),
+            Q80 => ("Q8_0", 32, 34, 8),
+            Q2K => ("Q2_K", 256, 84, 2),
+            Q3K => ("Q3_K", 256, 110, 3),
+            Q4K => ("Q4_K", 256, 144, 4),
+            Q5K => ("Q5_K", 256, 176, 5),
+            Q6K => ("Q6_K", 256, 210, 6),
+            Iq4Nl => ("IQ4_NL", 32, 18, 8),
+            Iq4Xs => ("IQ4_XS", 256, 136, 8),
+        }
+    }
 
     /// ggml's name.
     pub const fn name(self) -> &'static str {
-        match self {
-            BlockType::F32 => "F32",
-            BlockType::F16 => "F16",
-            BlockType::Bf16 => "BF16",
-            BlockType::Q40 => "Q4_0",
-            BlockType::Q41 => "Q4_1",
-            BlockType::Q50 => "Q5_0",
-            BlockType::Q51 => "Q5_1",
-            BlockType::Q80 => "Q8_0",
-            BlockType::Q2K => "Q2_K",
-            BlockType::Q3K => "Q3_K",
-            BlockType::Q4K => "Q4_K",
-            BlockType::Q5K => "Q5_K",
-            BlockType::Q6K => "Q6_K",
-            BlockType::Iq4Nl => "IQ4_NL",
-            BlockType::Iq4Xs => "IQ4_XS",
-        }
+        self.form().0
     }
 
     /// Elements of a block.
     pub const fn elements(self) -> usize {
-        match self {
-            BlockType::F32 | BlockType::F16 | BlockType::Bf16 => 1,
-            BlockType::Q40
-            | BlockType::Q41
-            | BlockType::Q50
-            | BlockType::Q51
-            | BlockType::Q80
-            | BlockType::Iq4Nl => 32,
-            BlockType::Q2K
-            | BlockType::Q3K
-            | BlockType::Q4K
-            | BlockType::Q5K
-            | BlockType::Q6K
-            | BlockType::Iq4Xs => 256,
-        }
+        self.form().1
     }
 
     /// Bytes of a block.
     pub const fn bytes(self) -> usize {
-        match self {
-            BlockType::F32 => 4,
-            BlockType::F16 | BlockType::Bf16 => 2,
-            BlockType::Q40 | BlockType::Iq4Nl => 18,
-            BlockType::Q41 => 20,
-            BlockType::Q50 => 22,
-            BlockType::Q51 => 24,
-            BlockType::Q80 => 34,
-            BlockType::Q2K => 84,
-            BlockType::Q3K => 110,
-            BlockType::Q4K => 144,
-            BlockType::Q5K => 176,
-            BlockType::Q6K => 210,
-            BlockType::Iq4Xs => 136,
-        }
+        self.form().2
     }
 
     /// Whether a block is codes that share scales.
@@ -97,14 +62,7 @@ impl BlockType {
 
     /// The bits of a code; of types that have a table, those of its numbers.
     pub(super) const fn bits(self) -> u32 {
-        match self {
-            BlockType::Q2K => 2,
-            BlockType::Q3K => 3,
-            BlockType::Q40 | BlockType::Q41 | BlockType::Q4K => 4,
-            BlockType::Q50 | BlockType::Q51 | BlockType::Q5K => 5,
-            BlockType::Q6K => 6,
-            _ => 8,
-        }
+        self.form().3
     }
 
     /// The code that stands for zero, where there are no summands.

@@ -18,6 +18,23 @@ pub(super) struct Part {
     pub(super) summands: [f32; Part::RUNS],
 }
 
+/// Evaluates a call with `$layout` as the layout of `$blocks`, where that has codes.
+macro_rules! with_layout {
+    ($blocks:expr, $layout:ident => $call:expr) => {
+        with_layout!($blocks, $layout => $call; Q40 Q41 Q50 Q51 Q80 Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs)
+    };
+    ($blocks:expr, $layout:ident => $call:expr; $($of:ident)*) => {
+        match $blocks {
+            BlockType::F32 | BlockType::F16 | BlockType::Bf16 => {}
+            $(BlockType::$of => {
+                type $layout = $of;
+                $call
+            })*
+        }
+    };
+}
+pub(super) use with_layout;
+
 impl Part {
     /// Elements; every block divides them.
     pub(super) const ELEMENTS: usize = 256;
@@ -29,21 +46,7 @@ impl Part {
     /// types that have codes.
     #[inline(always)]
     pub(super) fn read<D: RowDot>(&mut self, dot: D, blocks: BlockType, bytes: &[u8]) {
-        match blocks {
-            BlockType::F32 | BlockType::F16 | BlockType::Bf16 => {}
-            BlockType::Q40 => self.read_as::<D, Q40, _>(dot, bytes),
-            BlockType::Q41 => self.read_as::<D, Q41, _>(dot, bytes),
-            BlockType::Q50 => self.read_as::<D, Q50, _>(dot, bytes),
-            BlockType::Q51 => self.read_as::<D, Q51, _>(dot, bytes),
-            BlockType::Q80 => self.read_as::<D, Q80, _>(dot, bytes),
-            BlockType::Q2K => self.read_as::<D, Q2K, _>(dot, bytes),
-            BlockType::Q3K => self.read_as::<D, Q3K, _>(dot, bytes),
-            BlockType::Q4K => self.read_as::<D, Q4K, _>(dot, bytes),
-            BlockType::Q5K => self.read_as::<D, Q5K, _>(dot, bytes),
-            BlockType::Q6K => self.read_as::<D, Q6K, _>(dot, bytes),
-            BlockType::Iq4Nl => self.read_as::<D, Iq4Nl, _>(dot, bytes),
-            BlockType::Iq4Xs => self.read_as::<D, Iq4Xs, _>(dot, bytes),
-        }
+        with_layout!(blocks, L => self.read_as::<D, L, _>(dot, bytes));
     }
 
     #[inline(always)]

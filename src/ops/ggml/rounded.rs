@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::blocks::{BlockType, Rows};
 use super::layout::{
-    BLOCK, BLOCKS, Iq4Nl, Iq4Xs, Layout, Part, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80,
+    BLOCK, BLOCKS, Iq4Nl, Iq4Xs, Layout, Part, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, with_layout,
 };
 use crate::dot::{Dot, Unit, WithDot, first_of_four, halved, round_block, unrolled};
 use crate::ops::linalg::coded::panel::{self, Columns, Grain, Panel};
@@ -258,21 +258,7 @@ impl WithDot for Task<'_, '_> {
 
     #[inline(always)]
     fn with<D: Dot>(self, dot: D) {
-        match self.b.blocks {
-            BlockType::F32 | BlockType::F16 | BlockType::Bf16 => {}
-            BlockType::Q40 => self.lines::<D, Q40, _>(dot),
-            BlockType::Q41 => self.lines::<D, Q41, _>(dot),
-            BlockType::Q50 => self.lines::<D, Q50, _>(dot),
-            BlockType::Q51 => self.lines::<D, Q51, _>(dot),
-            BlockType::Q80 => self.lines::<D, Q80, _>(dot),
-            BlockType::Q2K => self.lines::<D, Q2K, _>(dot),
-            BlockType::Q3K => self.lines::<D, Q3K, _>(dot),
-            BlockType::Q4K => self.lines::<D, Q4K, _>(dot),
-            BlockType::Q5K => self.lines::<D, Q5K, _>(dot),
-            BlockType::Q6K => self.lines::<D, Q6K, _>(dot),
-            BlockType::Iq4Nl => self.lines::<D, Iq4Nl, _>(dot),
-            BlockType::Iq4Xs => self.lines::<D, Iq4Xs, _>(dot),
-        }
+        with_layout!(self.b.blocks, L => self.lines::<D, L, _>(dot));
     }
 }
 
