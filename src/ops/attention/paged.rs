@@ -262,28 +262,9 @@ impl Operator for PagedAttention {
         }
         r.append(dtype, [turned, places], lower)?;
         let steps = Steps { first: 0, batch: 0, head: size, row: g * size };
-        let scaled = Scaled {
-            // Each token is a sequence of one query, as long as its keys are.
-            batch: r.tokens,
-            q_heads: h,
-            kv_heads: g,
-            q_len: 1,
-            kv_len: r.pages * r.page,
-            head: size,
-            v_head: size,
-            q: Steps { first: 0, batch: q_row, head: size, row: q_row },
-            k: steps,
-            v: steps,
-            y: Steps::rows_first(h, 1, size),
-            mask: None,
-            scale: r.scale(),
-            softcap: self.softcap,
-            causal: self.causal,
-            left: self.window.map(|w| w.saturating_sub(1)),
-            right: None,
-            offset: 0,
-            lens_add: 0,
-        };
+        // Each token is a sequence of one query, as long as its keys are.
+        let queries = Steps { first: 0, batch: q_row, head: size, row: q_row };
+        let scaled = r.scaled(r.tokens, [1, r.pages * r.page], queries, steps);
         let paged = Paged { table: Operand::Input(TABLE), page: r.page, pages: r.pages, blocks: r.blocks };
         let places = Places {
             dtype,
@@ -305,8 +286,30 @@ impl Operator for PagedAttention {
 }
 
 impl Resolved {
-    fn scale(&self) -> f32 {
-        self.op.scale.unwrap_or(1.0 / (self.size.max(1) as f32).sqrt())
+    /// The attention of `q_len` queries of each sequence to `kv_len` keys.
+    fn scaled(&self, batch: usize, [q_len, kv_len]: [usize; 2], q: Steps, at: Steps) -> Scaled {
+        let (op, size) = (self.op, self.size);
+        Scaled {
+            batch,
+            q_heads: op.heads,
+            kv_heads: op.kv_heads,
+            q_len,
+            kv_len,
+            head: size,
+            v_head: size,
+            q,
+            k: at,
+            v: at,
+            y: Steps::rows_first(op.heads, q_len, size),
+            mask: None,
+            scale: op.scale.unwrap_or(1.0 / (size.max(1) as f32).sqrt()),
+            softcap: op.softcap,
+            causal: op.causal,
+            left: op.window.map(|w| w.saturating_sub(1)),
+            right: None,
+            offset: 0,
+            lens_add: 0,
+        }
     }
 
     /// Emits what writes new keys and values to their rows, rotated queries to `turned`, and to `places` how many keys each
@@ -571,27 +574,8 @@ impl Resolved {
             let seen = self.seen(layout.table, (b, *span))?;
             let (k, v) = (self.gather(keys, &seen)?, self.gather(values, &seen)?);
             let at = Steps::heads_first(g, seen.len(), size);
-            let scaled = Scaled {
-                batch: 1,
-                q_heads: h,
-                kv_heads: g,
-                q_len: span.len,
-                kv_len: seen.len(),
-                head: size,
-                v_head: size,
-                q: Steps::rows_first(h, span.len, size),
-                k: at,
-                v: at,
-                y: Steps::rows_first(h, span.len, size),
-                mask: None,
-                scale: self.scale(),
-                softcap: self.op.softcap,
-                causal: self.op.causal,
-                left: self.op.window.map(|w| w.saturating_sub(1)),
-                right: None,
-                offset: 0,
-                lens_add: 0,
-            };
+            let queries = Steps::rows_first(h, span.len, size);
+            let scaled = self.scaled(1, [span.len, seen.len()], queries, at);
             let given = |q, k, v| Attended { q, k, v, mask: MaskData::None, lens: None, sink };
             let own = span.first * h * size..(span.first + span.len) * h * size;
             let first = seen.first().map_or(0, |(j, _)| *j);
