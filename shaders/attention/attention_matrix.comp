@@ -19,11 +19,7 @@
 // variant: f16_64_few_bool    T=f16 HEAD=64 FEW BOOL_MASK EXT_FLOAT16 EXT_INT8
 // variant: f16_128_few_bool   T=f16 HEAD=128 FEW BOOL_MASK EXT_FLOAT16 EXT_INT8
 #version 450
-#pragma use_vulkan_memory_model
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "cooperative.glsl"
 #extension GL_KHR_shader_subgroup_vote : require
 #include "types.glsl"
 #include "spec.glsl"

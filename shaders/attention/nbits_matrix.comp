@@ -7,11 +7,7 @@
 // variant: f32_32   T=f32 SIDE=32 EXT_FLOAT16 EXT_INT8 MATRICES SCALED
 // variant: f16_32   T=f16 SIDE=32 EXT_FLOAT16 EXT_INT8 MATRICES
 #version 450
-#pragma use_vulkan_memory_model
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "cooperative.glsl"
 #include "types.glsl"
 #include "spec.glsl"
 

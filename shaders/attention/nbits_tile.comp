@@ -9,26 +9,14 @@
 layout(local_size_x = 16, local_size_y = 16) in;
 
 #include "nbits.glsl"
-
-const uint TILE = 64u;  // rust: rows and columns of a work-group
-const uint DEPTH = 16u;
-
-shared float a_tile[DEPTH][TILE + 4u];
-shared float b_tile[DEPTH][TILE + 4u];
+#include "square_tile.glsl"
 
 void main()
 {
-    uint tx = gl_LocalInvocationID.x;
-    uint ty = gl_LocalInvocationID.y;
     uint t = gl_LocalInvocationIndex;
     uint row = gl_WorkGroupID.y * TILE;
     uint col = gl_WorkGroupID.x * TILE;
-    float sums[4][4];
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-            sums[i][j] = 0.0;
-        }
-    }
+    clear_sums();
     // Four neighbouring codes of one column, which are in one word.
     uint column = col + t / 4u;
     uint quad = 4u * (t % 4u);
@@ -49,30 +37,7 @@ void main()
             float weight = (number(word, i) - block.y) * block.x;
             b_tile[quad + i][t / 4u] = k + i < p.k ? weight : 0.0;
         }
-        barrier();
-        for (uint d = 0u; d < DEPTH; ++d) {
-            float left[4];
-            float right[4];
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                left[i] = a_tile[d][4u * ty + i];
-                right[i] = b_tile[d][tx + 16u * i];
-            }
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-                    sums[i][j] = fma(left[i], right[j], sums[i][j]);
-                }
-            }
-        }
-        barrier();
+        sum_tiles();
     }
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        uint r = row + 4u * ty + i;
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
-            uint n = col + tx + 16u * j;
-            if (r < p.m && n < p.n) {
-                float v = sums[i][j];
-                y[r * p.n + n] = T(BIASED != 0u ? v + float(bias[n]) : v);
-            }
-        }
-    }
+    leave_sums(row, col);
 }

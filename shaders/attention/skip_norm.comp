@@ -9,11 +9,7 @@
 #include "spec.glsl"
 #include "grid.glsl"
 
-#ifdef GROUPED
-layout(local_size_x = 256) in;
-#else
-LOCAL_SIZE(0, 8);
-#endif
+#include "lines.glsl"
 SPEC(1, uint, CENTER, 1u);    // whether the mean is subtracted
 SPEC(2, uint, SHIFTED, 0u);   // whether there is something to add at last
 SPEC(3, uint, BIASED, 0u);
@@ -40,19 +36,6 @@ layout(push_constant) uniform Params
 uint first;
 uint skip_first;
 
-#ifdef GROUPED
-const uint STEP = 256u;
-#define LANES STEP
-#include "total.glsl"
-#else
-const uint STEP = 1u;
-
-float total(float v)
-{
-    return v;
-}
-#endif
-
 float value(uint i)
 {
     float v = float(x[first + i]) + float(skip[skip_first + i]);
@@ -61,13 +44,8 @@ float value(uint i)
 
 void main()
 {
-#ifdef GROUPED
-    uint row = linear_group();
-    uint start = gl_LocalInvocationIndex;
-#else
-    uint row = linear_id();
-    uint start = 0u;
-#endif
+    uint row = vector_index();
+    uint start = START;
     if (row >= p.rows) {
         return;
     }

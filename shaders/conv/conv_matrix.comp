@@ -5,11 +5,7 @@
 // variant: f16        T=f16 EXT_FLOAT16
 // variant: f16_small  T=f16 EXT_FLOAT16 SMALL
 #version 450
-#pragma use_vulkan_memory_model
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "cooperative.glsl"
 #include "types.glsl"
 #include "spec.glsl"
 #include "activation.glsl"
@@ -21,10 +17,9 @@ LOCAL_SIZE(0, 128);               // all subgroups
 layout(set = 0, binding = 0, std430) readonly buffer X { float16_t x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { uvec2 w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
-layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
 #include "parts.glsl"
 #define SUMMAND 5
-#include "summand.glsl"
+#include "output.glsl"
 
 #ifdef SMALL
 const uint ROWS = 32u;  // rust SMALL_ROWS: channels of a small tile

@@ -7,11 +7,7 @@
 // variant: f16_32_deep  T=f16 EXT_FLOAT16 CHANNELS=32 DEPTH=32
 // variant: f16_16       T=f16 EXT_FLOAT16 CHANNELS=16 DEPTH=16
 #version 450
-#pragma use_vulkan_memory_model
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "cooperative.glsl"
 #include "types.glsl"
 #include "spec.glsl"
 #include "activation.glsl"
@@ -23,9 +19,8 @@ LOCAL_SIZE(0, 128);               // all subgroups
 layout(set = 0, binding = 0, std430) readonly buffer X { float16_t x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
-layout(set = 0, binding = 3, std430) writeonly buffer Y { float16_t y[]; };
 #define SUMMAND 4
-#include "summand.glsl"
+#include "output.glsl"
 
 const uint LINES = 8u;    // rust: rows of elements of a tile
 const uint ACROSS = 16u;  // rust: elements of a row of a tile

@@ -27,29 +27,10 @@ SPEC(8, uint, ACTIVATION, 0u);
 SPEC(9, uint, STEPS, 1u);         // steps along rows that are unrolled
 SPEC(10, uint, PLAIN, 0u);        // weights are [group][channel][ic]; STEPS is 4
 
-#if defined(HALVES)
-layout(set = 0, binding = 0, rgba16f) uniform readonly imageBuffer x;
-layout(set = 0, binding = 1, rgba16f) uniform readonly imageBuffer w;
-#define X_TEXEL(i) imageLoad(x, i)
-#define W_TEXEL(i) imageLoad(w, i)
-#elif defined(TEXELS)
-layout(set = 0, binding = 0) uniform samplerBuffer x;
-layout(set = 0, binding = 1) uniform samplerBuffer w;
-#define X_TEXEL(i) texelFetch(x, i)
-#define W_TEXEL(i) texelFetch(w, i)
-#else
-layout(set = 0, binding = 0, std430) readonly buffer X { float x[]; };
-layout(set = 0, binding = 1, std430) readonly buffer W { vec4 w[]; };
-#define W_TEXEL(i) w[i]
-#endif
+#include "texels.glsl"
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
-#ifdef OUT4
-layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
-#else
-layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
-#endif
 #define SUMMAND 4
-#include "summand.glsl"
+#include "output.glsl"
 
 layout(push_constant) uniform Params
 {
@@ -64,11 +45,8 @@ layout(push_constant) uniform Params
     float act_a, act_b;
 } p;
 
-// Input elements that a step along the row reads.
-const uint SPAN = (PX - 1u) * SX + (KW - 1u) * DX + 1u;
-const uint TEXEL_COUNT = (SPAN + (SHIFT == 4u ? 3u : SHIFT) + 3u) / 4u;
+#include "row_span.glsl"
 
-float values[4u * TEXEL_COUNT];
 vec4 sums[2u * PX];
 vec4 quads[8];
 
@@ -87,30 +65,7 @@ void load(int row, int first, bool inside)
         }
         return;
     }
-    int e = row + first;
-    int base = e >> 2;
-    [[unroll]] for (uint i = 0u; i < TEXEL_COUNT; ++i) {
-        vec4 t = X_TEXEL(clamp(base + int(i), 0, p.last));
-        values[4u * i] = t.x;
-        values[4u * i + 1u] = t.y;
-        values[4u * i + 2u] = t.z;
-        values[4u * i + 3u] = t.w;
-    }
-    if (SHIFT == 4u) {
-        // By one, then by two.
-        bool one = (e & 1) != 0;
-        bool two = (e & 2) != 0;
-        [[unroll]] for (uint i = 0u; i < SPAN + 2u; ++i) {
-            values[i] = one ? values[i + 1u] : values[i];
-        }
-        [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
-            values[i] = two ? values[i + 2u] : values[i];
-        }
-    } else {
-        [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
-            values[i] = values[i + SHIFT];
-        }
-    }
+    load_span(row + first);
     [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
         values[i] = inside && uint(first + int(i)) < uint(p.iw) ? values[i] : 0.0;
     }

@@ -24,16 +24,10 @@ SPEC(3, uint, ACTIVATION, 0u);
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { T w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
-#ifdef OUT4
 // The output's elements are contiguous, in whole quads.
-layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
-#define PART vec4
-#else
-layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
-#endif
 #include "parts.glsl"
 #define SUMMAND 5
-#include "summand.glsl"
+#include "output.glsl"
 
 #include "slices.glsl"
 

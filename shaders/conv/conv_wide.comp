@@ -19,16 +19,10 @@ layout(local_size_x = 256) in;
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { VEC w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
-#ifdef OUT4
 // PLAIN, and whole quads of elements.
-layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
-#define PART vec4
-#else
-layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
-#endif
 #include "parts.glsl"
 #define SUMMAND 5
-#include "summand.glsl"
+#include "output.glsl"
 
 const uint TILE = 128u;  // rust: channels and elements of a tile
 const uint DEPTH = 8u;   // rust: input channels that a step sums

@@ -16,9 +16,9 @@ SPEC(2, uint, ACTIVATION, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer Src { float src[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Bias { T bias[]; };
-layout(set = 0, binding = 2, std430) writeonly buffer Y { T y[]; };
+#define OUTPUT 2
 #define SUMMAND 3
-#include "summand.glsl"
+#include "output.glsl"
 
 layout(push_constant) uniform Params
 {

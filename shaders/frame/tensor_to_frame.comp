@@ -10,18 +10,6 @@
 #include "frame.glsl"
 
 LOCAL_SIZE(0, 64);
-SPEC(1, uint, LINEAR, 0u);       // whether places between pixels are interpolated
-SPEC(2, uint, COMPONENTS, 3u);   // components that are written: 1 or 3
-SPEC(3, uint, MEMORY1, 0u);      // the memory of component 1
-SPEC(4, uint, MEMORY2, 0u);      // the memory of component 2
-SPEC(5, uint, STEP0, 1u);        // bytes between samples of component 0
-SPEC(6, uint, STEP1, 1u);        // bytes between samples of components 1 and 2
-SPEC(7, uint, ACROSS, 0u);       // pixels for a sample of components 1 and 2, as powers of two
-SPEC(8, uint, DOWN, 0u);
-SPEC(9, uint, WIDE, 0u);         // whether samples are 10 bits in the upper bits of two bytes
-SPEC(10, int, ALPHA, 0);         // bytes from component 0 to alpha; 0 where there is none
-SPEC(11, uint, CHANNELS, 3u);    // channels of the tensor
-SPEC(12, uint, LAST, 0u);        // whether channels are the last dimension
 SPEC(13, uint, RED, 0u);         // the channels of red, green and blue
 SPEC(14, uint, GREEN, 1u);
 SPEC(15, uint, BLUE, 2u);

@@ -1,9 +1,11 @@
 // The depth of a product shared out between PARTS work-groups of neighbouring numbers along z: each writes its sums, and
-// sum_parts.comp adds them. PART is the type in which a kernel writes them. Include it after spec.glsl.
+// sum_parts.comp adds them. A kernel writes them as it does the output: with OUT4 in whole quads. Include it after spec.glsl.
 #ifndef ONEPOOL_PARTS_GLSL
 #define ONEPOOL_PARTS_GLSL
 
-#ifndef PART
+#ifdef OUT4
+#define PART vec4
+#else
 #define PART float
 #endif
 

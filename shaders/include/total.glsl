@@ -1,4 +1,5 @@
-// The sum of a value over a work-group, for every one of its LANES invocations, a power of two. Define LANES before.
+// The sum of a value over a work-group, for every one of its LANES invocations, a power of two. Define LANES before; COMBINED(a, b)
+// takes another operation in place of the sum.
 #ifndef ONEPOOL_TOTAL_GLSL
 #define ONEPOOL_TOTAL_GLSL
 
@@ -11,7 +12,11 @@ float total(float v)
     barrier();
     for (uint step = LANES / 2u; step > 0u; step /= 2u) {
         if (t < step) {
+#ifdef COMBINED
+            parts[t] = COMBINED(parts[t], parts[t + step]);
+#else
             parts[t] += parts[t + step];
+#endif
         }
         barrier();
     }

@@ -9,11 +9,7 @@
 // variant: f16x8_32   T=f16 EXT_FLOAT16 QUAD=uvec4 EACH=8 ROWS=32
 // variant: f16x4_32   T=f16 EXT_FLOAT16 QUAD=uvec2 EACH=4 ROWS=32
 #version 450
-#pragma use_vulkan_memory_model
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
+#include "cooperative.glsl"
 #include "types.glsl"
 #include "spec.glsl"
 #include "activation.glsl"
@@ -25,13 +21,11 @@ LOCAL_SIZE(0, 128);               // all subgroups
 layout(set = 0, binding = 0, std430) readonly buffer A { QUAD a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { QUAD b[]; };
 layout(set = 0, binding = 2, std430) readonly buffer C { float16_t c[]; };
-layout(set = 0, binding = 3, std430) writeonly buffer Y { f16vec4 y[]; };
-#define PART vec4
-#include "parts.glsl"
 #define OUT4
 #define VEC f16vec4
+#include "parts.glsl"
 #define SUMMAND 5
-#include "summand.glsl"
+#include "output.glsl"
 
 #if ROWS == 128
 const uint COLS = 128u;  // rust COLS_128: columns of a tile of 128 rows

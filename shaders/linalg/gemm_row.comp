@@ -21,30 +21,14 @@ SPEC(3, uint, BIASED, 0u);
 SPEC(4, uint, ACTIVATION, 0u);
 SPEC(5, uint, B_COLUMNS, 0u);
 
-#if defined(HALVES)
-layout(set = 0, binding = 0, rgba16f) uniform readonly imageBuffer a;
-layout(set = 0, binding = 1, rgba16f) uniform readonly imageBuffer b;
-#define A(i) imageLoad(a, i)
-#define B(i) imageLoad(b, i)
-#elif defined(TEXELS)
-layout(set = 0, binding = 0) uniform samplerBuffer a;
-layout(set = 0, binding = 1) uniform samplerBuffer b;
-#define A(i) texelFetch(a, i)
-#define B(i) texelFetch(b, i)
-#else
-layout(set = 0, binding = 0, std430) readonly buffer AData { vec4 a[]; };
-layout(set = 0, binding = 1, std430) readonly buffer BData { vec4 b[]; };
-#define A(i) a[i]
-#define B(i) b[i]
+#define X_ELEMENT vec4
+#include "texels.glsl"
+#ifndef TEXELS
+#define X_TEXEL(i) x[i]
 #endif
 layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
-#ifdef OUT4
-layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
-#else
-layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
-#endif
 #define SUMMAND 4
-#include "summand.glsl"
+#include "output.glsl"
 
 layout(push_constant) uniform Params
 {
@@ -72,13 +56,13 @@ void step_of(int a_at[ROWS], int b_at[COLS], int b_row, uint valid)
 {
     vec4 rows[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        rows[r] = A(a_at[r]);
+        rows[r] = X_TEXEL(a_at[r]);
     }
     if (B_COLUMNS != 0u) {
         [[unroll]] for (uint q = 0u; q < QUADS; ++q) {
             vec4 columns[4];
             [[unroll]] for (uint s = 0u; s < 4u; ++s) {
-                columns[s] = B(b_at[4u * q + s] + b_row);
+                columns[s] = W_TEXEL(b_at[4u * q + s] + b_row);
             }
             [[unroll]] for (uint i = 0u; i < 4u; ++i) {
                 vec4 column = vec4(columns[0][i], columns[1][i], columns[2][i], columns[3][i]);
@@ -92,7 +76,7 @@ void step_of(int a_at[ROWS], int b_at[COLS], int b_row, uint valid)
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         if (i < valid) {
             [[unroll]] for (uint q = 0u; q < QUADS; ++q) {
-                vec4 column = B(b_at[q] + b_row + int(i) * p.b_row);
+                vec4 column = W_TEXEL(b_at[q] + b_row + int(i) * p.b_row);
                 [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
                     sums[r * QUADS + q] = fma(vec4(rows[r][i]), column, sums[r * QUADS + q]);
                 }

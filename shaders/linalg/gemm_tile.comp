@@ -21,16 +21,10 @@ layout(local_size_x = 256) in;
 layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { T b[]; };
 layout(set = 0, binding = 2, std430) readonly buffer C { T c[]; };
-#ifdef OUT4
 // Rows of whole quads.
-layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
-#define PART vec4
-#else
-layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
-#endif
 #include "parts.glsl"
 #define SUMMAND 5
-#include "summand.glsl"
+#include "output.glsl"
 
 #include "slices.glsl"
 

@@ -20,13 +20,11 @@ layout(set = 0, binding = 2, std430) readonly buffer C { float16_t c[]; };
 #else
 layout(set = 0, binding = 2, std430) readonly buffer C { float c[]; };
 #endif
-layout(set = 0, binding = 3, std430) writeonly buffer Y { VEC y[]; };
 
-#define PART vec4
-#include "parts.glsl"
 #define OUT4
+#include "parts.glsl"
 #define SUMMAND 5
-#include "summand.glsl"
+#include "output.glsl"
 
 const uint TILE = 128u;   // rust: rows and columns of a tile
 const uint DEPTH = 16u;   // rust: depth that a step sums

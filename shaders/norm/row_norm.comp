@@ -10,11 +10,7 @@
 #include "grid.glsl"
 #include "stats.glsl"
 
-#ifdef GROUPED
-layout(local_size_x = 256) in;
-#else
-LOCAL_SIZE(0, 8);
-#endif
+#include "lines.glsl"
 SPEC(1, uint, CENTER, 1u);        // whether the mean is subtracted
 SPEC(2, uint, SCALED, 1u);
 SPEC(3, uint, BIASED, 1u);
@@ -39,19 +35,6 @@ layout(push_constant) uniform Params
 
 uint first;
 
-#ifdef GROUPED
-const uint STEP = 256u;
-#define LANES STEP
-#include "total.glsl"
-#else
-const uint STEP = 1u;
-
-float total(float v)
-{
-    return v;
-}
-#endif
-
 uint place(uint t)
 {
     uint block = t / p.run;
@@ -60,13 +43,8 @@ uint place(uint t)
 
 void main()
 {
-#ifdef GROUPED
-    uint row = linear_group();
-    uint start = gl_LocalInvocationIndex;
-#else
-    uint row = linear_id();
-    uint start = 0u;
-#endif
+    uint row = vector_index();
+    uint start = START;
     if (row >= p.rows) {
         return;
     }

@@ -17,11 +17,7 @@
 #define KIND_L1 3u    // x / sum |x|
 #define KIND_L2 4u    // x / norm
 
-#ifdef GROUPED
-layout(local_size_x = 256) in;
-#else
-LOCAL_SIZE(0, 8);
-#endif
+#include "lines.glsl"
 SPEC(1, uint, KIND, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
@@ -33,25 +29,7 @@ layout(push_constant) uniform Params
 } p;
 
 #ifdef GROUPED
-const uint STEP = 256u;
-shared float parts[STEP];
 shared uint places[STEP];
-
-float total(float v)
-{
-    uint t = gl_LocalInvocationIndex;
-    parts[t] = v;
-    barrier();
-    for (uint step = STEP / 2u; step > 0u; step /= 2u) {
-        if (t < step) {
-            parts[t] += parts[t + step];
-        }
-        barrier();
-    }
-    float sum = parts[0];
-    barrier();
-    return sum;
-}
 
 // The largest value and its first position.
 void largest(inout float v, inout uint at)
@@ -79,13 +57,6 @@ void largest(inout float v, inout uint at)
     barrier();
 }
 #else
-const uint STEP = 1u;
-
-float total(float v)
-{
-    return v;
-}
-
 void largest(inout float v, inout uint at)
 {
 }
@@ -93,13 +64,8 @@ void largest(inout float v, inout uint at)
 
 void main()
 {
-#ifdef GROUPED
-    uint row = linear_group();
-    uint start = gl_LocalInvocationIndex;
-#else
-    uint row = linear_id();
-    uint start = 0u;
-#endif
+    uint row = vector_index();
+    uint start = START;
     if (row >= p.vectors) {
         return;
     }

@@ -1,31 +1,28 @@
 // y = compare(a, b) as bytes 0 or 1, with broadcasting; OP is the number of a BinaryFunction
 // (crates/onepool-expr/src/functions.rs).
-// Operands are read as in binary.comp.
-// variant: f32  T=float C=float
-// variant: f16  T=float16_t C=float EXT_STORAGE16
-// variant: f64  T=double C=double
-// variant: i8   T=int8_t C=int
-// variant: i16  T=int16_t C=int EXT_STORAGE16
-// variant: i32  T=int C=int
-// variant: i64  T=int64_t C=int64_t EXT_INT64
-// variant: u8   T=uint8_t C=uint
-// variant: u16  T=uint16_t C=uint EXT_STORAGE16
-// variant: u32  T=uint C=uint
-// variant: u64  T=uint64_t C=uint64_t EXT_INT64
+// Operands are read as broadcast.glsl says.
+// variant: f32  T=f32 C=float
+// variant: f16  T=f16 C=float EXT_STORAGE16
+// variant: f64  T=f64 C=double
+// variant: i8   T=i8 C=int
+// variant: i16  T=i16 C=int EXT_STORAGE16
+// variant: i32  T=i32 C=int
+// variant: i64  T=i64 C=int64_t EXT_INT64
+// variant: u8   T=u8 C=uint
+// variant: u16  T=u16 C=uint EXT_STORAGE16
+// variant: u32  T=u32 C=uint
+// variant: u64  T=u64 C=uint64_t EXT_INT64
 #version 450
 #define EXT_STORAGE8
 #define COMPARES
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
-#include "nest.glsl"
+#include "broadcast.glsl"
 #include "binary.glsl"
 
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, OP, 0);
-SPEC(2, uint, A_KIND, 0);
-SPEC(3, uint, B_KIND, 0);
-SPEC(4, int, RANK, 1);
 
 layout(set = 0, binding = 0, std430) readonly buffer A { T a[]; };
 layout(set = 0, binding = 1, std430) readonly buffer B { T b[]; };
@@ -45,15 +42,6 @@ void main()
     if (i >= p.n) {
         return;
     }
-    int at_a = A_KIND == 0u ? int(i) : 0;
-    int at_b = B_KIND == 0u ? int(i) : 0;
-    if (A_KIND == 2u || B_KIND == 2u) {
-        int sa = 0;
-        int sb = 0;
-#define ADVANCE(d, c) sa += c * p.a_strides[d]; sb += c * p.b_strides[d];
-        FOR_EACH_COORDINATE(RANK, i, ADVANCE)
-        at_a = A_KIND == 2u ? sa : at_a;
-        at_b = B_KIND == 2u ? sb : at_b;
-    }
+    PLACES(i)
     y[i] = uint8_t(compare(C(a[at_a]), C(b[at_b]), OP) ? 1u : 0u);
 }

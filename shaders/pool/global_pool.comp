@@ -10,11 +10,6 @@
 #include "grid.glsl"
 #include "pool_kind.glsl"
 
-#ifdef GROUPED
-layout(local_size_x = 256) in;
-#else
-LOCAL_SIZE(0, 8);
-#endif
 SPEC(1, uint, KIND, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
@@ -45,41 +40,13 @@ float mapped(float v)
     return v;
 }
 
-#ifdef GROUPED
-const uint STEP = 256u;
-shared float parts[STEP];
-
-float total(float v)
-{
-    uint t = gl_LocalInvocationIndex;
-    parts[t] = v;
-    barrier();
-    for (uint step = STEP / 2u; step > 0u; step /= 2u) {
-        if (t < step) {
-            parts[t] = combined(parts[t], parts[t + step]);
-        }
-        barrier();
-    }
-    return parts[0];
-}
-#else
-const uint STEP = 1u;
-
-float total(float v)
-{
-    return v;
-}
-#endif
+#define COMBINED(a, b) combined(a, b)
+#include "lines.glsl"
 
 void main()
 {
-#ifdef GROUPED
-    uint channel = linear_group();
-    uint start = gl_LocalInvocationIndex;
-#else
-    uint channel = linear_id();
-    uint start = 0u;
-#endif
+    uint channel = vector_index();
+    uint start = START;
     if (channel >= p.channels) {
         return;
     }

@@ -42,36 +42,11 @@ layout(push_constant) uniform Params
     int last;           // the last texel of x
 } p;
 
-const uint SPAN = (PX - 1u) * SX + (KW - 1u) * DX + 1u;
-const uint TEXEL_COUNT = (SPAN + (SHIFT == 4u ? 3u : SHIFT) + 3u) / 4u;
-
-float values[4u * TEXEL_COUNT];
+#include "row_span.glsl"
 
 void load(int row, int first, float outside)
 {
-    int e = row + first;
-    int base = e >> 2;
-    [[unroll]] for (uint i = 0u; i < TEXEL_COUNT; ++i) {
-        vec4 t = X_TEXEL(clamp(base + int(i), 0, p.last));
-        values[4u * i] = t.x;
-        values[4u * i + 1u] = t.y;
-        values[4u * i + 2u] = t.z;
-        values[4u * i + 3u] = t.w;
-    }
-    if (SHIFT == 4u) {
-        bool one = (e & 1) != 0;
-        bool two = (e & 2) != 0;
-        [[unroll]] for (uint i = 0u; i < SPAN + 2u; ++i) {
-            values[i] = one ? values[i + 1u] : values[i];
-        }
-        [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
-            values[i] = two ? values[i + 2u] : values[i];
-        }
-    } else {
-        [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
-            values[i] = values[i + SHIFT];
-        }
-    }
+    load_span(row + first);
     [[unroll]] for (uint i = 0u; i < SPAN; ++i) {
         values[i] = uint(first + int(i)) < uint(p.iw) ? values[i] : outside;
     }

@@ -4,19 +4,10 @@
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
-#include "nest.glsl"
-
-// How an operand is read.
-// enum: Kind
-#define KIND_DENSE 0u    // element i
-#define KIND_SCALAR 1u   // always element 0
-#define KIND_STRIDED 2u  // through its strides
+#include "broadcast.glsl"
 
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, PRODUCT, 0);
-SPEC(2, uint, A_KIND, 0);
-SPEC(3, uint, B_KIND, 0);
-SPEC(4, int, RANK, 1);
 SPEC(5, uint, A_FLIP, 0);   // mask that makes elements unsigned bytes
 SPEC(6, uint, B_FLIP, 0);
 
@@ -41,16 +32,7 @@ void main()
     if (i >= p.n) {
         return;
     }
-    int at_a = A_KIND == KIND_DENSE ? int(i) : 0;
-    int at_b = B_KIND == KIND_DENSE ? int(i) : 0;
-    if (A_KIND == KIND_STRIDED || B_KIND == KIND_STRIDED) {
-        int sa = 0;
-        int sb = 0;
-#define ADVANCE(d, c) sa += c * p.a_strides[d]; sb += c * p.b_strides[d];
-        FOR_EACH_COORDINATE(RANK, i, ADVANCE)
-        at_a = A_KIND == KIND_STRIDED ? sa : at_a;
-        at_b = B_KIND == KIND_STRIDED ? sb : at_b;
-    }
+    PLACES(i)
     // Rounded after each step, as the host does.
     precise float left = (float(uint(a[at_a]) ^ A_FLIP) - p.zeros[0]) * p.factors[0];
     precise float right = (float(uint(b[at_b]) ^ B_FLIP) - p.zeros[1]) * p.factors[1];

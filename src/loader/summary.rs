@@ -119,9 +119,9 @@ pub(super) fn of_graph(graph: &Graph, format: &'static str) -> ModelSummary {
         shape: t.shape.as_ref().map_or("?".to_owned(), ToString::to_string),
         classes: Vec::new(),
     };
-    let mut operators: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut operators: BTreeMap<&str, (usize, Option<&'static str>)> = BTreeMap::new();
     for node in graph.nodes() {
-        let count = operators.entry(node.op.name()).or_default();
+        let (count, _) = operators.entry(node.op.name()).or_insert((0, node.op.family()));
         *count = count.saturating_add(1);
     }
     let mut parameters: BTreeMap<&str, ParameterGroup> = BTreeMap::new();
@@ -134,12 +134,12 @@ pub(super) fn of_graph(graph: &Graph, format: &'static str) -> ModelSummary {
     }
     let mut operators: Vec<OperatorCount> = operators
         .into_iter()
-        .map(|(name, count)| {
+        .map(|(name, (count, own))| {
             let row = |f: &'static ops::Family| Some((f, f.ops.iter().find(|d| d.name == name)?));
             let found = ops::FAMILIES.iter().find_map(row).map(|(family, def)| (family.name, def.gpu));
-            let blocks = || ops::ggml::OPERATORS.contains(&name).then_some(("ggml", true));
             // What no family has is made by the loader.
-            let (family, device_kernels) = found.or_else(blocks).unwrap_or(("tvm", false));
+            let found = found.or(own.map(|family| (family, true)));
+            let (family, device_kernels) = found.unwrap_or(("tvm", false));
             OperatorCount {
                 name: name.to_owned(),
                 domain: String::new(),

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::kernel::codes::broadcast::Kind;
 use crate::shape::{Shape, ShapeError};
 
 /// A loop nest over several operands with as few dimensions as their strides allow.
@@ -100,6 +101,15 @@ impl Nest {
     /// Whether operand `k` is one element throughout.
     pub fn is_scalar(&self, k: usize) -> bool {
         self.elements() <= 1 || self.strides(k).iter().all(|&s| s == 0)
+    }
+
+    /// How kernels read operand `k`.
+    pub(crate) fn kind(&self, k: usize) -> Kind {
+        match (self.is_scalar(k), self.is_dense(k)) {
+            (true, _) => Kind::Scalar,
+            (false, true) => Kind::Dense,
+            (false, false) => Kind::Strided,
+        }
     }
 
     /// Calls `f(start, len, offsets)` for each run of elements `start .. start + len` of `range` that lies

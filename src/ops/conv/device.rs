@@ -263,7 +263,7 @@ impl<'c> Target<'c> {
     }
 
     fn summed_constant(&self) -> (u32, u32) {
-        (spec::summand::SUMMED, u32::from(self.summed))
+        (spec::output::SUMMED, u32::from(self.summed))
     }
 
     fn emit(&self, c: &Plain, lower: &mut Lowering<'_>) -> Result<(), OpError> {

@@ -45,7 +45,7 @@ fn parameters(
 
 /// Specialization constants that both kernels have, with equal numbers.
 fn constants(pixels: &Pixels, layout: &Layout, components: usize) -> Vec<(u32, u32)> {
-    use spec::frame_to_tensor as ids;
+    use spec::frame as ids;
     let of = |c: usize| layout.components.get(c).copied().unwrap_or_default();
     vec![
         (ids::LINEAR, u32::from(pixels.filter == Filter::Bilinear)),

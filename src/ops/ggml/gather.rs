@@ -1,5 +1,6 @@
 //! Rows of ggml's blocks as the numbers that they stand for.
 
+use super::FAMILY;
 use super::blocks::Rows;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
@@ -35,6 +36,10 @@ impl GatherBlocks {
 impl Operator for GatherBlocks {
     fn name(&self) -> &'static str {
         "GatherBlocks"
+    }
+
+    fn family(&self) -> Option<&'static str> {
+        Some(FAMILY)
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
+use super::FAMILY;
 use super::blocks::Rows;
-use super::gated::GatedBlocks;
 use super::layout::Part;
 use super::rounded;
 use crate::backend::{DeviceInfo, DeviceKind};
 use crate::dot::Unit;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::codes::block_tile::TILE;
-use crate::kernel::codes::block_vector;
+use crate::kernel::codes::square_tile::TILE;
+use crate::kernel::codes::{block_vector, few_rows};
 use crate::kernel::table::{params, spec, variants};
-use crate::kernel::{KernelError, NativeKernel, grid_1d};
+use crate::kernel::{KernelError, KernelId, NativeKernel};
 use crate::ops::linalg::coded::{self, FEW_ROWS, Matrices};
-use crate::ops::linalg::joined::{self, Beside, FewRows};
+use crate::ops::linalg::gated::{Gate, GateKernel, Gated, few_rows};
+use crate::ops::linalg::joined::{Beside, FewRows};
 use crate::ops::movement::region::word;
 use crate::ops::real::{
     FLOATS_TO_32, Real, RealInputs, RealIo, RealKernel, as_f32s, as_f32s_mut, real_kernel,
@@ -27,8 +28,8 @@ use crate::simd::wide;
 const LANES: usize = 16;
 
 // Positions of the inputs.
-pub(super) const A: usize = 0;
-pub(super) const B: usize = 1;
+const A: usize = 0;
+const B: usize = 1;
 const BIAS: usize = 2;
 
 /// Inputs: A, rows of blocks in bytes ([`Rows::info`]), and a bias. Each row of blocks is a column of the result.
@@ -41,16 +42,19 @@ pub struct MatMulBlocks {
     pub rounds: bool,
 }
 
+/// Two products of one A.
+pub type GatedBlocks = Gated<MatMulBlocks>;
+
 /// A [`MatMulBlocks`] for given inputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    pub(super) b: Rows,
+    b: Rows,
     rounds: bool,
-    pub(super) m: usize,
+    m: usize,
 }
 
 impl MatMulBlocks {
-    pub(super) fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
+    fn resolve(&self, cx: &OpCx) -> Result<Sizes, OpError> {
         self.b.check(cx.input(B)?)?;
         let Some((_, outer)) = cx.shape(A)?.split_last().filter(|(k, _)| **k == self.b.k) else {
             return Err(cx.shape_error(A, format!("a last axis of {}", self.b.k)));
@@ -59,6 +63,18 @@ impl MatMulBlocks {
             return Err(cx.shape_error(BIAS, format!("{} elements", self.b.rows)));
         }
         Ok(Sizes { b: self.b, rounds: self.rounds, m: outer.iter().product() })
+    }
+
+    /// The parameters of all kernels, for `m` rows.
+    fn params(&self, cx: &OpCx, m: usize) -> Result<params::BlockTile, OpError> {
+        word(m.saturating_mul(self.b.k.max(self.b.rows)))?;
+        word(cx.input(B)?.bytes())?;
+        Ok(params::BlockTile {
+            m: word(m)?,
+            n: word(self.b.rows)?,
+            k: word(self.b.k)?,
+            row_bytes: word(self.b.row_bytes())?,
+        })
     }
 }
 
@@ -76,56 +92,68 @@ impl FewRows for MatMulBlocks {
         self.resolve(cx)
     }
 
-    fn is_few(&self, cx: &OpCx, _summed: bool, device: &DeviceInfo) -> bool {
-        let m = self.resolve(cx).map_or(0, |sizes| sizes.m);
-        let kernel = cx.dtype(A).ok().and_then(|t| variants::BlockVector { t, gated: false }.id().ok());
-        let runs = kernel.is_some_and(|kernel| Lowering::new(device).can_run(kernel));
-        runs && (1..=block_vector::ROWS).contains(&m)
+    fn is_few(&self, cx: &OpCx, beside: &Beside, device: &DeviceInfo) -> bool {
+        let kernel = kernel(cx, beside).is_ok_and(|kernel| Lowering::new(device).can_run(kernel));
+        kernel && self.resolve(cx).is_ok_and(|sizes| coded::are_few(sizes.m))
     }
 
     /// A card reads codes too fast for each team to read a gain: 7 to 10 percent of a token on an H100.
-    fn is_worth_a_gain(&self, _cx: &OpCx, device: &DeviceInfo) -> bool {
+    fn is_worth_a_gain(&self, _cx: &OpCx, _beside: &Beside, device: &DeviceInfo) -> bool {
         device.kind != DeviceKind::Discrete
     }
 
     fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { m, b, .. } = self.resolve(cx)?;
-        word(m.saturating_mul(b.k.max(b.rows)))?;
-        word(cx.input(B)?.bytes())?;
-        if m > block_vector::ROWS {
-            return Err(OpError::unsupported(format!("a product of {m} rows on a device")));
+        let params::BlockTile { m: rows, n, k, row_bytes } = self.params(cx, m)?;
+        if m > few_rows::ROWS {
+            return Err(beside.unsupported(m));
         }
         if m == 0 {
             return Ok(());
         }
-        let bias = if cx.has(BIAS) { Operand::Input(BIAS) } else { Operand::Unused };
-        let [a, codes] = [A, B].map(Operand::Input);
-        let args = [a, codes, bias, Operand::Output(0), beside.gain(), beside.summand()];
-        let (cols, split) = coded::teams(b.rows, b.k / block_vector::UNIT);
-        let mut spec = vec![
-            (spec::blocks::TYPE, b.blocks as u32),
-            (spec::block_vector::BIASED, cx.has(BIAS).into()),
-            (spec::block_vector::COLS, cols as u32),
-            (spec::block_vector::SPLIT, split as u32),
-            (spec::block_vector::HELD, m.next_power_of_two() as u32),
-        ];
-        spec.extend(beside.constants());
-        let params = params::BlockVector {
-            m: word(m)?,
-            n: word(b.rows)?,
-            k: word(b.k)?,
-            row_bytes: word(b.row_bytes())?,
+        let [a, codes, other] = [A, B, Self::EACH + B].map(Operand::Input);
+        let last = match beside.gate {
+            Some(_) => [other, beside.gain()],
+            None => [beside.gain(), beside.summand()],
         };
-        let groups = b.rows.div_ceil(cols * block_vector::TEAMS / split) as u64;
-        let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
-        let kernel = variants::BlockVector { t: cx.dtype(A)?, gated: false }.id()?;
-        lower.dispatch(kernel, &spec, &args, &params, grid)
+        let args = [a, codes, bias(cx), Operand::Output(0), last[0], last[1]];
+        let constants =
+            vec![(spec::blocks::TYPE, b.blocks as u32), (spec::block_vector::BIASED, cx.has(BIAS).into())];
+        let params = params::BlockVector { m: rows, n, k, row_bytes };
+        let sizes = [m, b.rows, b.k / block_vector::UNIT];
+        coded::lower_few_rows(lower, kernel(cx, beside)?, sizes, beside, (constants, &args, &params))
+    }
+}
+
+/// The kernel for few rows.
+fn kernel(cx: &OpCx, beside: &Beside) -> Result<KernelId, OpError> {
+    Ok(variants::BlockVector { t: cx.dtype(A)?, gated: beside.gate.is_some() }.id()?)
+}
+
+fn bias(cx: &OpCx) -> Operand {
+    if cx.has(BIAS) { Operand::Input(BIAS) } else { Operand::Unused }
+}
+
+impl Gate for MatMulBlocks {
+    const GATED: [&'static str; 2] = ["GatedBlocks", "NormedGatedBlocks"];
+    const EACH: usize = B;
+
+    fn is_form_of(&self, other: &MatMulBlocks) -> bool {
+        self.b == other.b && self.rounds == other.rounds
+    }
+
+    fn check_both(&self, _facts: [&OpCx; 2]) -> Result<(), OpError> {
+        Ok(())
     }
 }
 
 impl Operator for MatMulBlocks {
     fn name(&self) -> &'static str {
         "MatMulBlocks"
+    }
+
+    fn family(&self) -> Option<&'static str> {
+        Some(FAMILY)
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
@@ -143,23 +171,7 @@ impl Operator for MatMulBlocks {
         self.rounds.then(|| Arc::new(MatMulBlocks { rounds: false, ..*self }) as Arc<dyn Operator>)
     }
 
-    fn gate(
-        &self,
-        cx: &OpCx,
-        (other, other_cx): (&dyn Operator, &OpCx),
-        activation: &Activation,
-        device: &DeviceInfo,
-    ) -> Option<Absorbed> {
-        GatedBlocks::of((self, cx), (other.downcast_ref()?, other_cx), activation, device)
-    }
-
-    fn with_normalized_rows(&self, cx: &OpCx, epsilon: f32, device: &DeviceInfo) -> Option<Absorbed> {
-        joined::with_normalized_rows(self, cx, epsilon, device)
-    }
-
-    fn with_summand(&self, cx: &OpCx, device: &DeviceInfo) -> Option<Absorbed> {
-        joined::with_summand(self, cx, device)
-    }
+    few_rows!();
 
     fn cost(&self, cx: &OpCx) -> Cost {
         let m = self.resolve(cx).map_or(0, |s| s.m);
@@ -173,38 +185,26 @@ impl Operator for MatMulBlocks {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { m, b, .. } = self.resolve(cx)?;
         let t = cx.dtype(A)?;
-        let bias = cx.has(BIAS);
-        if m <= block_vector::ROWS {
+        if m <= few_rows::ROWS {
             return self.lower_beside(cx, &Beside::default(), lower);
         }
-        word(m.saturating_mul(b.k.max(b.rows)))?;
-        word(cx.input(B)?.bytes())?;
-        let params = params::BlockTile {
-            m: word(m)?,
-            n: word(b.rows)?,
-            k: word(b.k)?,
-            row_bytes: word(b.row_bytes())?,
-        };
-        let args = [
-            Operand::Input(A),
-            Operand::Input(B),
-            if bias { Operand::Input(BIAS) } else { Operand::Unused },
-            Operand::Output(0),
-        ];
+        let params = self.params(cx, m)?;
+        let biased = u32::from(cx.has(BIAS));
+        let args = [Operand::Input(A), Operand::Input(B), bias(cx), Operand::Output(0)];
         let spec = [(spec::blocks::TYPE, b.blocks as u32)];
         // Rows of float16 alone: this kernel does not round rows.
         let kernel = |side| variants::BlockMatrix { t, side }.id().ok();
         if let Some(matrices) = Matrices::of(lower, [m, b.rows], kernel) {
             let spec = [
                 spec[0],
-                (spec::block_matrix::BIASED, bias.into()),
+                (spec::block_matrix::BIASED, biased),
                 (spec::block_matrix::LOCAL_SIZE_X, matrices.threads),
             ];
             let params::BlockTile { m, n, k, row_bytes } = params;
             let params = params::BlockMatrix { m, n, k, row_bytes };
             return lower.dispatch(matrices.kernel, &spec, &args, &params, matrices.groups([m, n]));
         }
-        let spec = [spec[0], (spec::block_tile::BIASED, bias.into())];
+        let spec = [spec[0], (spec::block_tile::BIASED, biased)];
         let groups = [params.n.div_ceil(TILE as u32), params.m.div_ceil(TILE as u32), 1];
         lower.dispatch(variants::BlockTile { t }.id()?, &spec, &args, &params, groups)
     }
@@ -245,9 +245,26 @@ impl RealKernel for Sizes {
     }
 }
 
+impl GateKernel for Sizes {
+    const HALVES: &'static [usize] = &[];
+
+    fn elements(&self) -> usize {
+        self.m * self.b.rows
+    }
+
+    fn product<T: Real>(
+        &self,
+        inputs: &RealInputs<'_, T>,
+        before: usize,
+        y: &mut [T],
+    ) -> Result<(), KernelError> {
+        self.multiply(inputs, B + before, None, y)
+    }
+}
+
 impl Sizes {
     /// The product with the rows of blocks of input `index`.
-    pub(super) fn multiply<T: Real>(
+    fn multiply<T: Real>(
         &self,
         inputs: &RealInputs<'_, T>,
         index: usize,

@@ -2,7 +2,6 @@
 //! ONNX has none of them.
 
 mod blocks;
-mod gated;
 mod gather;
 mod layout;
 mod matmul;
@@ -10,10 +9,9 @@ mod rounded;
 #[cfg(test)]
 mod tests;
 
-/// Their names; all have device kernels.
-pub(crate) const OPERATORS: [&str; 3] = ["GatedBlocks", "GatherBlocks", "MatMulBlocks"];
+/// Their family: that of their kernels.
+const FAMILY: &str = "ggml";
 
 pub use blocks::{BlockType, Rows};
-pub use gated::GatedBlocks;
 pub use gather::GatherBlocks;
-pub use matmul::MatMulBlocks;
+pub use matmul::{GatedBlocks, MatMulBlocks};

@@ -92,7 +92,8 @@ fn gated_products_are_products_that_meet() {
             .zip(plain(&second))
             .map(|(g, u)| f64::from(*g).max(0.0) * f64::from(u))
             .collect();
-        let op = GatedBlocks { b, rounds: false, activation: Activation::of(Function::Relu) };
+        let product = MatMulBlocks { b, rounds: false };
+        let op = GatedBlocks { product, activation: Activation::of(Function::Relu) };
         let inputs = [a.clone(), first, second].map(Some);
         assert!(want.iter().fold(0f64, |most, v| most.max(v.abs())) > 0.01);
         assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &want, 1e-4);
@@ -258,7 +259,7 @@ fn products_are_joined_with_norms_and_sums() {
         let mut inputs = vec![Some(a), Some(weights.clone())];
         check_joined(&plain, &inputs, large, 2e-4);
         inputs.push(Some(weights));
-        let gated = GatedBlocks { b, rounds: false, activation: Activation::of(Function::Relu) };
+        let gated = GatedBlocks { product: plain, activation: Activation::of(Function::Relu) };
         check_joined(&gated, &inputs, large, 2e-4);
     }
 }

@@ -205,24 +205,41 @@ impl Source {
 }
 
 impl Product {
-    /// The product of inputs 0 and 1 as `dims` has it.
-    pub(crate) fn of(cx: &OpCx, dims: &Dims) -> Result<Product, OpError> {
-        Ok(Product {
-            m: dims.m,
-            n: dims.n,
-            k: dims.k,
-            pairs: dims.pairs.listed()?,
-            a: Source::input(cx, 0, dims.m, dims.k, false)?,
-            b: Source::input(cx, 1, dims.k, dims.n, false)?,
+    /// The products `a * b` of `pairs` of matrices and nothing else.
+    pub(crate) fn new(
+        [m, n, k]: [usize; 3],
+        pairs: Vec<(usize, usize)>,
+        [a, b]: [Source; 2],
+        dtype: DType,
+        y: Operand,
+    ) -> Product {
+        Product {
+            m,
+            n,
+            k,
+            pairs,
+            a,
+            b,
             c: None,
             summand: None,
             alpha: 1.0,
             beta: 1.0,
             activation: Activation::None,
-            dtype: cx.dtype(0)?,
-            y: Operand::Output(0),
+            dtype,
+            y,
             prepared: None,
-        })
+        }
+    }
+
+    /// The product of inputs 0 and 1 as `dims` has it.
+    pub(crate) fn of(cx: &OpCx, dims: &Dims) -> Result<Product, OpError> {
+        Ok(Product::new(
+            [dims.m, dims.n, dims.k],
+            dims.pairs.listed()?,
+            [Source::input(cx, 0, dims.m, dims.k, false)?, Source::input(cx, 1, dims.k, dims.n, false)?],
+            cx.dtype(0)?,
+            Operand::Output(0),
+        ))
     }
 
     /// Emits its dispatches.
@@ -281,7 +298,7 @@ impl Product {
             (spec::tiles::B_COLUMNS, u32::from(self.b.col != 1)),
             (spec::tiles::BIASED, u32::from(self.c.is_some())),
             (spec::tiles::ACTIVATION, code),
-            (spec::summand::SUMMED, u32::from(self.summand.is_some() && parts == 1)),
+            (spec::output::SUMMED, u32::from(self.summand.is_some() && parts == 1)),
         ]);
         let scratch = sums.as_ref().map_or(Operand::Unused, |sums| sums.scratch(lower));
         if parts > 1 {
@@ -379,7 +396,7 @@ impl Product {
             (spec::gemm_row::BIASED, u32::from(self.c.is_some())),
             (spec::gemm_row::ACTIVATION, code),
             (spec::gemm_row::B_COLUMNS, u32::from(b.columns)),
-            (spec::summand::SUMMED, u32::from(self.summand.is_some())),
+            (spec::output::SUMMED, u32::from(self.summand.is_some())),
         ]);
         self.over_texels(kernel, (&spec, local), [a, b], [rows, cols], lower)
     }

@@ -2,92 +2,139 @@
 
 use std::sync::Arc;
 
-use super::device::{Product, Source};
 use super::joined::{self, Beside, FewRows};
-use super::matmul::{Dims, MatMul, Run};
 use crate::backend::DeviceInfo;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
+use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, real_kernel};
 use crate::ops::scratch::Scratch;
-use crate::ops::{Absorbed, AbsorbedInput, Activation, Cost, Fact, Lowering, OpCx, OpError, Operator};
+use crate::ops::{Absorbed, AbsorbedInput, Activation, Cost, Lowering, OpCx, OpError, Operator};
 
-/// `activation(A x B) * (A x C)`. Inputs: A, B and C, which are both given transposed where [`GatedMatMul::transposed`]. The
-/// planner makes it of products of one input (pass `join_gates`).
-#[derive(Clone, Debug)]
-pub struct GatedMatMul {
-    /// Whether B and C, of two dimensions, are given transposed.
-    pub transposed: bool,
-    /// Of the first product.
+/// A product of few rows of which two of one form are one operator.
+pub(crate) trait Gate: FewRows<Native: GateKernel> {
+    /// What both are called, and with a normalization of their rows.
+    const GATED: [&'static str; 2];
+
+    /// Inputs of a matrix, which follow the rows: those of the first, then those of the second.
+    const EACH: usize;
+
+    /// Whether `other` is a product of the same form.
+    fn is_form_of(&self, other: &Self) -> bool;
+
+    /// Whether the facts of the first product and of the second allow one kernel for both.
+    ///
+    /// # Errors
+    /// As [`Operator::infer`], which has looked at each.
+    fn check_both(&self, facts: [&OpCx; 2]) -> Result<(), OpError>;
+}
+
+/// The native function of such a product.
+pub(crate) trait GateKernel: RealKernel {
+    /// As [`RealKernel::HALF`], for both matrices.
+    const HALVES: &'static [usize];
+
+    /// Elements of its result.
+    fn elements(&self) -> usize;
+
+    /// The product with the matrix after `before` inputs of another one.
+    ///
+    /// # Errors
+    /// As [`RealKernel::run`].
+    fn product<T: Real>(
+        &self,
+        inputs: &RealInputs<'_, T>,
+        before: usize,
+        y: &mut [T],
+    ) -> Result<(), KernelError>;
+}
+
+/// `activation(A x B) * (A x C)`. Inputs: A, then those of B as the product has them, and the same of C. The planner makes it of
+/// products of one input (pass `join_gates`).
+#[derive(Clone, Copy, Debug)]
+pub struct Gated<P> {
+    /// The form of both products.
+    pub product: P,
+    /// Of the first.
     pub activation: Activation,
 }
 
-impl GatedMatMul {
-    fn plain(&self) -> MatMul {
-        MatMul { transposed: self.transposed, ..MatMul::default() }
+/// As [`Operator::gate`].
+pub(crate) fn gate<P: Gate>(
+    product: &P,
+    cx: &OpCx,
+    (other, other_cx): (&dyn Operator, &OpCx),
+    activation: &Activation,
+    device: &DeviceInfo,
+) -> Option<Absorbed> {
+    let other: &P = other.downcast_ref()?;
+    let more = |cx: &OpCx| (P::EACH + 1..cx.input_count()).any(|i| cx.has(i));
+    if !product.is_form_of(other) || more(cx) || more(other_cx) {
+        return None;
     }
+    let op = Gated { product: product.clone(), activation: *activation };
+    let facts = (0..=P::EACH).map(|i| cx.fact(i)).chain((1..=P::EACH).map(|i| other_cx.fact(i)));
+    let both = OpCx::for_infer(facts.map(Option::<&_>::cloned).collect(), 1);
+    op.infer(&both).ok()?;
+    let inputs = (0..=P::EACH).map(AbsorbedInput::Own).chain((1..=P::EACH).map(AbsorbedInput::Next));
+    let few = op.is_few(&both, &Beside::default(), device);
+    few.then(|| Absorbed { op: Arc::new(op), inputs: inputs.collect() })
+}
 
-    /// The facts of the product with input `right`.
-    fn part(cx: &OpCx, right: usize) -> OpCx {
-        let facts = [0, right].map(|i| cx.input_opt(i).cloned().map(Fact::of));
-        OpCx::for_infer(facts.to_vec(), 1)
-    }
-
-    fn resolve(&self, cx: &OpCx) -> Result<Dims, OpError> {
-        let dims = self.plain().resolve(&GatedMatMul::part(cx, 1))?;
-        if cx.shape(2)? != cx.shape(1)? || dims.pairs.len() > 1 {
-            return Err(cx.shape_error(2, format!("{}, as input 1, a single matrix", cx.shape(1)?)));
+/// The parts of [`Operator`] that products of few rows share: what they do at once with others.
+macro_rules! few_rows {
+    () => {
+        fn gate(
+            &self,
+            cx: &OpCx,
+            other: (&dyn Operator, &OpCx),
+            activation: &Activation,
+            device: &DeviceInfo,
+        ) -> Option<Absorbed> {
+            crate::ops::linalg::gated::gate(self, cx, other, activation, device)
         }
-        Ok(dims)
-    }
 
-    /// The first product, and the right operand of the second.
-    fn products(&self, cx: &OpCx) -> Result<(Product, Source), OpError> {
-        let dims = self.resolve(cx)?;
-        let mut product = Product::of(cx, &dims)?;
-        product.b = Source::input(cx, 1, dims.k, dims.n, self.transposed)?;
-        product.activation = self.activation;
-        Ok((product, Source::input(cx, 2, dims.k, dims.n, self.transposed)?))
-    }
+        fn with_normalized_rows(&self, cx: &OpCx, epsilon: f32, device: &DeviceInfo) -> Option<Absorbed> {
+            crate::ops::linalg::joined::with_normalized_rows(self, cx, epsilon, device)
+        }
 
-    /// `own` and `other`, where a kernel of `device` does both at once.
-    pub(super) fn of(
-        (own, cx): (&MatMul, &OpCx),
-        (other, other_cx): (&MatMul, &OpCx),
-        activation: &Activation,
-        device: &DeviceInfo,
-    ) -> Option<Absorbed> {
-        let plain = |op: &MatMul| !op.biased && op.activation == Activation::None;
-        if !plain(own) || !plain(other) || own.transposed != other.transposed || device.prefers_texels {
-            return None;
+        fn with_summand(&self, cx: &OpCx, device: &DeviceInfo) -> Option<Absorbed> {
+            crate::ops::linalg::joined::with_summand(self, cx, device)
         }
-        let facts = [cx.input_opt(0), cx.input_opt(1), other_cx.input_opt(1)];
-        let facts = facts.map(|info| info.cloned().map(Fact::of));
-        let op = GatedMatMul { transposed: own.transposed, activation: *activation };
-        let (product, _) = op.products(&OpCx::for_infer(facts.to_vec(), 1)).ok()?;
-        let few = product.m > 0 && product.n > 1 && !product.pairs.is_empty();
-        if !few || product.wide_vectors(true, &Lowering::new(device)).is_none() {
-            return None;
-        }
-        let inputs = vec![AbsorbedInput::Own(0), AbsorbedInput::Own(1), AbsorbedInput::Next(1)];
-        Some(Absorbed { op: Arc::new(op), inputs })
+    };
+}
+pub(crate) use few_rows;
+
+/// The facts of product `n`.
+fn part<P: Gate>(cx: &OpCx, n: usize) -> OpCx {
+    let place = |i: usize| if i == 0 { 0 } else { n * P::EACH + i };
+    let part = OpCx::for_infer((0..=P::EACH).map(|i| cx.fact(place(i)).cloned()).collect(), 1);
+    if cx.outputs().is_empty() { part } else { part.with_outputs(cx.outputs().to_vec()) }
+}
+
+impl<P> Gated<P> {
+    /// What its kernel does besides the first product.
+    fn beside(&self, beside: &Beside) -> Beside {
+        Beside { gate: Some(self.activation), ..*beside }
     }
 }
 
-impl Operator for GatedMatMul {
+impl<P: Gate> Operator for Gated<P> {
     fn name(&self) -> &'static str {
-        "GatedMatMul"
+        P::GATED[0]
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
-        cx.expect_counts(3..=3, 1..=1)?;
-        let dtype = cx.dtype_of(0, FLOATS)?;
-        [1, 2].into_iter().try_for_each(|i| cx.expect_dtype(i, dtype))?;
-        Ok(vec![TensorInfo::new(dtype, self.resolve(cx)?.output)])
+        cx.expect_counts(P::EACH + 2..=2 * P::EACH + 1, 1..=1)?;
+        let [own, other] = [0, 1].map(|n| part::<P>(cx, n));
+        let outputs = self.product.infer(&own)?;
+        self.product.infer(&other)?;
+        self.product.check_both([&own, &other])?;
+        Ok(outputs)
     }
 
     fn cost(&self, cx: &OpCx) -> Cost {
-        Cost { flops: self.resolve(cx).map_or(0, |d| 2 * d.flops()), bytes: cx.bytes_touched() }
+        let flops = self.product.cost(&part::<P>(cx, 0)).flops;
+        Cost { flops: flops.saturating_mul(2), bytes: cx.bytes_touched() }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
@@ -103,67 +150,53 @@ impl Operator for GatedMatMul {
     }
 }
 
-impl FewRows for GatedMatMul {
-    type Native = Gated;
+impl<P: Gate> FewRows for Gated<P> {
+    type Native = Native<P::Native>;
 
-    const NORMED: &'static str = "NormedGatedMatMul";
+    const NORMED: &'static str = P::GATED[1];
     const SUMMED: Option<[&'static str; 2]> = None;
 
     fn inputs(&self) -> usize {
-        3
+        2 * P::EACH + 1
     }
 
-    fn native(&self, cx: &OpCx) -> Result<Gated, OpError> {
-        let sizes = [cx.input(0)?.elements(), cx.input(1)?.elements()];
-        let run = Run { dims: self.resolve(cx)?, sizes, op: self.plain() };
-        Ok(Gated { run, activation: self.activation })
+    fn native(&self, cx: &OpCx) -> Result<Self::Native, OpError> {
+        let product = self.product.native(&part::<P>(cx, 0))?;
+        Ok(Native { product, each: P::EACH, activation: self.activation })
     }
 
-    fn is_few(&self, cx: &OpCx, _summed: bool, device: &DeviceInfo) -> bool {
-        let product = self.products(cx).ok();
-        product.is_some_and(|(product, _)| product.is_few(true, &Lowering::new(device)))
+    fn is_few(&self, cx: &OpCx, beside: &Beside, device: &DeviceInfo) -> bool {
+        self.product.is_few(&part::<P>(cx, 0), &self.beside(beside), device)
+    }
+
+    fn is_worth_a_gain(&self, cx: &OpCx, beside: &Beside, device: &DeviceInfo) -> bool {
+        self.product.is_worth_a_gain(&part::<P>(cx, 0), &self.beside(beside), device)
     }
 
     fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let (product, other) = self.products(cx)?;
-        if product.m == 0 || product.n == 0 || product.pairs.is_empty() {
-            return Ok(());
-        }
-        if product.lower_wide_vectors(Some(other.operand), beside, lower)? {
-            return Ok(());
-        }
-        Err(OpError::unsupported(format!("a gate of products of {} rows on a device", product.m)))
+        self.product.lower_beside(&part::<P>(cx, 0), &self.beside(beside), lower)
     }
 }
 
-/// The native function.
-pub(crate) struct Gated {
-    run: Run,
+/// The native function of both products.
+pub(crate) struct Native<K> {
+    product: K,
+    each: usize,
     activation: Activation,
 }
 
-impl RealKernel for Gated {
-    const HALF: &'static [usize] = &[1, 2];
+impl<K: GateKernel> RealKernel for Native<K> {
+    const HALF: &'static [usize] = K::HALVES;
 
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
-        let (y, inputs) = io.output(0, self.run.dims.output.elements())?;
-        gated(y, self.activation, |other, y| self.run.product(&inputs, if other { 2 } else { 1 }, y))
+        let (y, inputs) = io.output(0, self.product.elements())?;
+        self.product.product(&inputs, 0, y)?;
+        self.activation.apply(y);
+        let mut other = Scratch::new(y.len());
+        self.product.product(&inputs, self.each, &mut other)?;
+        y.iter_mut().zip(&*other).for_each(|(y, v)| *y *= *v);
+        Ok(())
     }
-}
-
-/// `y = activation(first) * other`, of two products of as many elements; `product` computes one of them, the other one where
-/// it is told so.
-pub(crate) fn gated<T: Real>(
-    y: &mut [T],
-    activation: Activation,
-    product: impl Fn(bool, &mut [T]) -> Result<(), KernelError>,
-) -> Result<(), KernelError> {
-    product(false, y)?;
-    activation.apply(y);
-    let mut other = Scratch::new(y.len());
-    product(true, &mut other)?;
-    y.iter_mut().zip(&*other).for_each(|(y, v)| *y *= *v);
-    Ok(())
 }
 
 #[cfg(test)]
@@ -171,6 +204,7 @@ mod tests {
     use super::*;
     use crate::expr::Function;
     use crate::graph::Tensor;
+    use crate::ops::linalg::{GatedMatMul, MatMul};
     use crate::ops::test_util::{assert_near, facts, run_cpu, tensor, tensor_of};
 
     fn operands(m: usize, k: usize, n: usize, transposed: bool) -> [Option<Tensor>; 3] {
@@ -199,7 +233,7 @@ mod tests {
                 .zip(product(2))
                 .map(|(g, u)| f64::from(*g) / (1.0 + (-f64::from(*g)).exp()) * f64::from(u))
                 .collect();
-            let op = GatedMatMul { transposed, activation: Activation::of(Function::Swish) };
+            let op = GatedMatMul { product: plain.clone(), activation: Activation::of(Function::Swish) };
             assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &want, 1e-4);
             #[cfg(feature = "vulkan")]
             {

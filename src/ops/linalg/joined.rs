@@ -9,7 +9,7 @@ use crate::kernel::table::spec;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::norm::statistics;
 use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{Absorbed, AbsorbedInput, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Absorbed, AbsorbedInput, Activation, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::simd::wide;
 
 /// What a kernel for few rows does besides its product (`shaders/include/beside.glsl`).
@@ -19,6 +19,8 @@ pub(crate) struct Beside {
     pub norm: Option<(Operand, f32)>,
     /// A tensor as the result.
     pub summand: Option<Operand>,
+    /// A second matrix, whose inputs follow those of the first: the result is this function of the first product times the second.
+    pub gate: Option<Activation>,
 }
 
 impl Beside {
@@ -38,6 +40,12 @@ impl Beside {
 
     pub(crate) fn summand(&self) -> Operand {
         self.summand.unwrap_or(Operand::Unused)
+    }
+
+    /// The error of products of `m` rows, for which there is no such kernel.
+    pub(crate) fn unsupported(&self, m: usize) -> OpError {
+        let what = if self.gate.is_some() { "a gate of products" } else { "a product" };
+        OpError::unsupported(format!("{what} of {m} rows on a device"))
     }
 }
 
@@ -61,11 +69,11 @@ pub(crate) trait FewRows: Operator + Clone {
     /// As [`Operator::cpu`].
     fn native(&self, cx: &OpCx) -> Result<Self::Native, OpError>;
 
-    /// Whether such a kernel does it on `device`, with a summand where `summed`.
-    fn is_few(&self, cx: &OpCx, summed: bool, device: &DeviceInfo) -> bool;
+    /// Whether such a kernel does it and what is `beside` it on `device`.
+    fn is_few(&self, cx: &OpCx, beside: &Beside, device: &DeviceInfo) -> bool;
 
     /// Whether `device` reads a gain beside its rows in less time than a dispatch of the normalization takes.
-    fn is_worth_a_gain(&self, _cx: &OpCx, _device: &DeviceInfo) -> bool {
+    fn is_worth_a_gain(&self, _cx: &OpCx, _beside: &Beside, _device: &DeviceInfo) -> bool {
         true
     }
 
@@ -95,13 +103,14 @@ pub(crate) fn with_normalized_rows<P: FewRows>(
     epsilon: f32,
     device: &DeviceInfo,
 ) -> Option<Absorbed> {
-    if !product.is_worth_a_gain(cx, device) {
+    let beside = Beside::default();
+    if !product.is_worth_a_gain(cx, &beside, device) || !product.is_few(cx, &beside, device) {
         return None;
     }
     let op = Joined { product: product.clone(), epsilon: Some(epsilon), summed: false };
     let own = (1..product.inputs()).map(|i| own(cx, i));
     let inputs = [AbsorbedInput::Next(0)].into_iter().chain(own).chain([AbsorbedInput::Next(1)]).collect();
-    product.is_few(cx, false, device).then(|| Absorbed { op: Arc::new(op), inputs })
+    Some(Absorbed { op: Arc::new(op), inputs })
 }
 
 /// As [`Operator::with_summand`].
@@ -116,11 +125,22 @@ fn own(cx: &OpCx, i: usize) -> AbsorbedInput {
 impl<P: FewRows> Joined<P> {
     /// The same with a summand.
     fn summed(&self, cx: &OpCx, device: &DeviceInfo) -> Option<Absorbed> {
-        let fits = !self.summed && P::SUMMED.is_some() && self.product.is_few(&self.part(cx), true, device);
+        let op = Joined { summed: true, ..self.clone() };
+        let fits =
+            !self.summed && P::SUMMED.is_some() && self.product.is_few(&self.part(cx), &op.beside(), device);
         let inputs = (0..self.gain()).map(|i| own(cx, i));
         let gain = if self.epsilon.is_some() { own(cx, self.gain()) } else { AbsorbedInput::Absent };
         let inputs = inputs.chain([gain, AbsorbedInput::Next(0)]).collect();
-        fits.then(|| Absorbed { op: Arc::new(Joined { summed: true, ..self.clone() }), inputs })
+        fits.then(|| Absorbed { op: Arc::new(op), inputs })
+    }
+
+    /// What the kernel does besides the product.
+    fn beside(&self) -> Beside {
+        Beside {
+            norm: self.epsilon.map(|epsilon| (Operand::Input(self.gain()), epsilon)),
+            summand: self.summed.then(|| Operand::Input(self.summand())),
+            gate: None,
+        }
     }
 
     /// Where the gain is among the inputs.
@@ -200,12 +220,8 @@ impl<P: FewRows> Operator for Joined<P> {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        let beside = Beside {
-            norm: self.epsilon.map(|epsilon| (Operand::Input(self.gain()), epsilon)),
-            summand: self.summed.then(|| Operand::Input(self.summand())),
-        };
-        let part = self.part(cx);
-        if !self.product.is_few(&part, self.summed, lower.device()) {
+        let (part, beside) = (self.part(cx), self.beside());
+        if !self.product.is_few(&part, &beside, lower.device()) {
             return Err(OpError::unsupported(format!("{} of such rows on this device", self.name())));
         }
         self.product.lower_beside(&part, &beside, lower)

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use super::TYPES;
 use super::device::{Product, Source};
-use super::gated::GatedMatMul;
+use super::gated::{Gate, GateKernel, Gated, few_rows};
 use super::half_product::half_product_around;
 use super::integer::{Int, add_product};
-use super::joined::{self, Beside, FewRows};
+use super::joined::{Beside, FewRows};
 use super::product::{Around, Mat, Threads, product_around};
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::quant::QuantizedMatMul;
-use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, check_len, real_kernel};
+use crate::ops::real::{FLOATS, Real, RealInputs, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{
     Absorbed, Activation, AttrReader, Cost, Fact, Lowering, OpCx, OpError, Operand, Operator, Port,
     Quantized, Structure, absorb, par,
@@ -32,6 +32,9 @@ pub struct MatMul {
     pub transposed: bool,
 }
 
+/// Two products of one A.
+pub type GatedMatMul = Gated<MatMul>;
+
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
     let _ = attrs;
     Ok(Arc::new(MatMul::default()))
@@ -40,8 +43,11 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
 impl MatMul {
     /// The same product with a bias as third input, unless it has a bias or an activation already.
     pub fn with_bias(&self) -> Option<MatMul> {
-        let plain = !self.biased && self.activation == Activation::None;
-        plain.then(|| MatMul { biased: true, ..self.clone() })
+        self.is_plain().then(|| MatMul { biased: true, ..self.clone() })
+    }
+
+    fn is_plain(&self) -> bool {
+        !self.biased && self.activation == Activation::None
     }
 
     pub(super) fn resolve(&self, cx: &OpCx) -> Result<Dims, OpError> {
@@ -85,22 +91,46 @@ impl FewRows for MatMul {
         self.run(cx)
     }
 
-    fn is_few(&self, cx: &OpCx, summed: bool, device: &DeviceInfo) -> bool {
+    fn is_few(&self, cx: &OpCx, beside: &Beside, device: &DeviceInfo) -> bool {
+        let lower = Lowering::new(device);
+        let few = self.product(cx).is_ok_and(|product| product.is_few(beside.gate.is_some(), &lower));
         // The kernel has one summand, which an activation is applied to.
-        let plain = !self.biased && self.activation == Activation::None;
-        let product = self.product(cx).ok().filter(|p| p.is_few(false, &Lowering::new(device)));
-        product.is_some() && (plain || !summed)
+        few && (self.is_plain() || beside.summand.is_none())
     }
 
     fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let mut product = self.product(cx)?;
+        if product.m == 0 || product.n == 0 || product.pairs.is_empty() {
+            return Ok(());
+        }
         if let Some(summand) = beside.summand {
             product.c = Some((summand, [product.n, 1]));
         }
-        match product.lower_wide_vectors(None, beside, lower)? {
+        let other = beside.gate.map(|activation| {
+            product.activation = activation;
+            Operand::Input(1 + MatMul::EACH)
+        });
+        match product.lower_wide_vectors(other, beside, lower)? {
             true => Ok(()),
-            false => Err(OpError::unsupported(format!("a product of {} rows on a device", product.m))),
+            false => Err(beside.unsupported(product.m)),
         }
+    }
+}
+
+impl Gate for MatMul {
+    const GATED: [&'static str; 2] = ["GatedMatMul", "NormedGatedMatMul"];
+    const EACH: usize = 1;
+
+    fn is_form_of(&self, other: &MatMul) -> bool {
+        self.is_plain() && other.is_plain() && self.transposed == other.transposed
+    }
+
+    fn check_both(&self, [own, other]: [&OpCx; 2]) -> Result<(), OpError> {
+        own.dtype_of(0, FLOATS)?;
+        if own.shape(1)? != other.shape(1)? || self.resolve(own)?.pairs.len() > 1 {
+            return Err(OpError::unsupported("a gate of products of different forms or of several matrices"));
+        }
+        Ok(())
     }
 }
 
@@ -303,23 +333,7 @@ impl Operator for MatMul {
         right.then(|| Arc::new(MatMul { transposed: !self.transposed, ..self.clone() }) as Arc<dyn Operator>)
     }
 
-    fn gate(
-        &self,
-        cx: &OpCx,
-        (other, other_cx): (&dyn Operator, &OpCx),
-        activation: &Activation,
-        device: &DeviceInfo,
-    ) -> Option<Absorbed> {
-        GatedMatMul::of((self, cx), (other.downcast_ref()?, other_cx), activation, device)
-    }
-
-    fn with_normalized_rows(&self, cx: &OpCx, epsilon: f32, device: &DeviceInfo) -> Option<Absorbed> {
-        joined::with_normalized_rows(self, cx, epsilon, device)
-    }
-
-    fn with_summand(&self, cx: &OpCx, device: &DeviceInfo) -> Option<Absorbed> {
-        joined::with_summand(self, cx, device)
-    }
+    few_rows!();
 
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
         if let Some(absorbed) = absorb::with_activation(self, cx, next, next_cx) {
@@ -340,10 +354,10 @@ impl Operator for MatMul {
 
 /// The native function.
 pub(crate) struct Run {
-    pub(super) dims: Dims,
+    dims: Dims,
     /// Elements of A and of B.
-    pub(super) sizes: [usize; 2],
-    pub(super) op: MatMul,
+    sizes: [usize; 2],
+    op: MatMul,
 }
 
 impl Run {
@@ -360,18 +374,24 @@ impl RealKernel for Run {
 
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let (y, inputs) = io.output(0, self.dims.output.elements())?;
-        self.product(&inputs, 1, y)
+        self.product(&inputs, 0, y)
     }
 }
 
-impl Run {
-    /// The product with input `right`.
-    pub(super) fn product<T: Real>(
+impl GateKernel for Run {
+    const HALVES: &'static [usize] = &[1, 2];
+
+    fn elements(&self) -> usize {
+        self.dims.output.elements()
+    }
+
+    fn product<T: Real>(
         &self,
         inputs: &RealInputs<'_, T>,
-        right: usize,
+        before: usize,
         y: &mut [T],
     ) -> Result<(), KernelError> {
+        let right = 1 + before;
         let Dims { m, n, k, ref pairs, .. } = self.dims;
         let a = inputs.get(0, self.sizes[0])?;
         let half = inputs.half(right, self.sizes[1])?;

@@ -20,22 +20,19 @@ mod turned;
 pub use det::Det;
 pub use einsum::Einsum;
 pub use fused::FusedMatMul;
-pub use gated::GatedMatMul;
+pub use gated::Gated;
 pub use gemm_op::Gemm;
-pub use matmul::MatMul;
+pub use matmul::{GatedMatMul, MatMul};
 
 use super::real::FLOATS;
-use super::{AttrReader, Family, OpDef, OpError, Operator};
+use super::{Family, OpDef, ReadFn};
 use crate::dtype::DType;
-use std::sync::Arc;
 
 /// Element types of matrix products.
 pub(crate) const TYPES: &[DType] =
     &[DType::F32, DType::F16, DType::BF16, DType::F64, DType::I32, DType::I64, DType::U32, DType::U64];
 
-type Read = fn(&mut AttrReader<'_>, i64) -> Result<Arc<dyn Operator>, OpError>;
-
-const fn contrib(name: &'static str, read: Read) -> OpDef {
+const fn contrib(name: &'static str, read: ReadFn) -> OpDef {
     OpDef { name, domain: "com.microsoft", since: 1, types: FLOATS, gpu: true, read }
 }
 

@@ -2,30 +2,15 @@
 
 use crate::dtype::DType;
 use crate::expr::BinaryFunction;
-use crate::kernel::KernelId;
+use crate::kernel::Unit;
 use crate::kernel::codes::nest::RANK;
-use crate::kernel::table::{id, params, spec};
+use crate::kernel::table::{params, spec, variants};
 use crate::ops::strided::Nest;
 use crate::ops::{Lowering, OpError, Operand};
 use crate::shape::Shape;
 
 /// An operand of a kernel and its shape.
 pub(super) type Io<'a> = (Operand, &'a Shape);
-
-/// How a kernel reads an operand: `A_KIND` and `B_KIND`.
-const DENSE: u32 = 0;
-const SCALAR: u32 = 1;
-const STRIDED: u32 = 2;
-
-fn kind(nest: &Nest, k: usize) -> u32 {
-    if nest.is_scalar(k) {
-        SCALAR
-    } else if nest.is_dense(k) {
-        DENSE
-    } else {
-        STRIDED
-    }
-}
 
 /// Whether operand `k` has four neighbours wherever four outputs begin.
 fn in_fours(nest: &Nest, k: usize) -> bool {
@@ -69,30 +54,21 @@ pub(super) fn arithmetic(
     let inner = nest.sizes().last().copied().unwrap_or(1);
     let splat = |k| nest.inner_stride(k) == 0;
     let fours = dtype == DType::F32 && inner.is_multiple_of(4);
-    let (kernel, swap) = match dtype {
-        DType::F32 if fours && in_fours(nest, 0) && in_fours(nest, 1) => (id::BINARY_F32X4, false),
-        DType::F32 if fours && in_fours(nest, 0) && splat(1) => (id::BINARY_F32X4S, false),
-        DType::F32 if fours && splat(0) && in_fours(nest, 1) => (id::BINARY_F32X4S, true),
-        DType::F32 => (id::BINARY_F32, false),
-        DType::F16 => (id::BINARY_F16, false),
-        DType::F64 if !op.is_alone() => (id::BINARY_F64, false),
-        DType::I8 => (id::BINARY_I8, false),
-        DType::I16 => (id::BINARY_I16, false),
-        DType::I32 => (id::BINARY_I32, false),
-        DType::I64 => (id::BINARY_I64, false),
-        DType::U8 | DType::Bool => (id::BINARY_U8, false),
-        DType::U16 => (id::BINARY_U16, false),
-        DType::U32 => (id::BINARY_U32, false),
-        DType::U64 => (id::BINARY_U64, false),
-        _ => return Err(OpError::unsupported(format!("{} of {dtype} on the device", op.name()))),
+    let (fours, splat, swap) = match [0, 1].map(|k| fours && in_fours(nest, k)) {
+        [true, true] => (true, false, false),
+        [true, false] if splat(1) => (true, true, false),
+        [false, true] if splat(0) => (true, true, true),
+        _ => (false, false, false),
     };
+    let kernel = variants::Binary { t: element(dtype), fours, splat }.id().ok();
+    let kernel = kernel.filter(|_| dtype != DType::F64 || !op.is_alone()).ok_or_else(|| none(op, dtype))?;
     let (left, right) = if swap { (1, 0) } else { (0, 1) };
-    let n = if [id::BINARY_F32X4, id::BINARY_F32X4S].contains(&kernel) { walk.n / 4 } else { walk.n };
+    let n = if fours { walk.n / 4 } else { walk.n };
     let constants = [
         (spec::binary::OP, op as u32),
-        (spec::binary::A_KIND, kind(nest, left)),
-        (spec::binary::B_KIND, kind(nest, right)),
-        (spec::binary::RANK, nest.rank() as u32),
+        (spec::broadcast::A_KIND, nest.kind(left) as u32),
+        (spec::broadcast::B_KIND, nest.kind(right) as u32),
+        (spec::broadcast::RANK, nest.rank() as u32),
         (spec::binary::SWAP, swap.into()),
         (spec::binary::MEAN, count.is_some().into()),
     ];
@@ -112,34 +88,25 @@ pub(super) fn compare(
     [a, b, y]: [Io<'_>; 3],
 ) -> Result<(), OpError> {
     let Some(walk) = walk(y.1, [a.1, b.1])? else { return Ok(()) };
-    let kernel = compare_kernel(dtype)
-        .ok_or_else(|| OpError::unsupported(format!("{} of {dtype} on the device", op.name())))?;
+    let kernel = variants::Compare { t: element(dtype) }.id().map_err(|_| none(op, dtype))?;
     let constants = [
         (spec::compare::OP, op as u32),
-        (spec::compare::A_KIND, kind(&walk.nest, 0)),
-        (spec::compare::B_KIND, kind(&walk.nest, 1)),
-        (spec::compare::RANK, walk.nest.rank() as u32),
+        (spec::broadcast::A_KIND, walk.nest.kind(0) as u32),
+        (spec::broadcast::B_KIND, walk.nest.kind(1) as u32),
+        (spec::broadcast::RANK, walk.nest.rank() as u32),
     ];
     let [a_strides, b_strides] = walk.strides;
     let params = params::Compare { n: walk.n, sizes: walk.sizes, a_strides, b_strides };
     lower.dispatch_1d(kernel, &constants, &[a.0, b.0, y.0], &params, walk.n as usize)
 }
 
-fn compare_kernel(dtype: DType) -> Option<KernelId> {
-    Some(match dtype {
-        DType::F32 => id::COMPARE_F32,
-        DType::F16 => id::COMPARE_F16,
-        DType::F64 => id::COMPARE_F64,
-        DType::I8 => id::COMPARE_I8,
-        DType::I16 => id::COMPARE_I16,
-        DType::I32 => id::COMPARE_I32,
-        DType::I64 => id::COMPARE_I64,
-        DType::U8 | DType::Bool => id::COMPARE_U8,
-        DType::U16 => id::COMPARE_U16,
-        DType::U32 => id::COMPARE_U32,
-        DType::U64 => id::COMPARE_U64,
-        _ => return None,
-    })
+/// The type of elements in kernels.
+fn element(dtype: DType) -> DType {
+    if dtype == DType::Bool { DType::U8 } else { dtype }
+}
+
+fn none(op: BinaryFunction, dtype: DType) -> OpError {
+    OpError::unsupported(format!("{} of {dtype} on the device", op.name()))
 }
 
 /// Emits `y = condition ? a : b` for elements of `bytes` bytes.
@@ -149,12 +116,7 @@ pub(super) fn select(
     [condition, a, b, y]: [Io<'_>; 4],
 ) -> Result<(), OpError> {
     let Some(walk) = walk(y.1, [condition.1, a.1, b.1])? else { return Ok(()) };
-    let kernel = match bytes {
-        1 => id::SELECT_B8,
-        2 => id::SELECT_B16,
-        4 => id::SELECT_B32,
-        _ => id::SELECT_B64,
-    };
+    let kernel = variants::Select { t: Unit::Bytes(bytes) }.id()?;
     let [c_strides, a_strides, b_strides] = walk.strides;
     let params = params::Select { n: walk.n, sizes: walk.sizes, c_strides, a_strides, b_strides };
     let constants = [(spec::select::RANK, walk.nest.rank() as u32)];

@@ -2,7 +2,6 @@
 
 use super::scaling::{Scaling, range_of, rounded_byte};
 use crate::graph::TensorInfo;
-use crate::kernel::codes::byte_binary::Kind;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::real::check_len;
@@ -80,16 +79,11 @@ impl Operator for QuantizedBinary {
             a_strides: nest.kernel_strides(0).ok_or_else(fail)?,
             b_strides: nest.kernel_strides(1).ok_or_else(fail)?,
         };
-        let kind = |k: usize| match (nest.is_scalar(k), nest.is_dense(k)) {
-            (true, _) => Kind::Scalar,
-            (false, true) => Kind::Dense,
-            (false, false) => Kind::Strided,
-        };
         let constants = [
             (spec::byte_binary::PRODUCT, u32::from(self.product)),
-            (spec::byte_binary::A_KIND, kind(0) as u32),
-            (spec::byte_binary::B_KIND, kind(1) as u32),
-            (spec::byte_binary::RANK, nest.rank() as u32),
+            (spec::broadcast::A_KIND, nest.kind(0) as u32),
+            (spec::broadcast::B_KIND, nest.kind(1) as u32),
+            (spec::broadcast::RANK, nest.rank() as u32),
             (spec::byte_binary::A_FLIP, u32::from(of_a.flip())),
             (spec::byte_binary::B_FLIP, u32::from(of_b.flip())),
         ];

@@ -2,7 +2,6 @@
 
 mod book;
 mod by_book;
-mod gated;
 mod native;
 mod raise;
 mod rounded;
@@ -12,7 +11,6 @@ mod tests;
 pub use book::Codes;
 pub use by_book::CodedMatMul;
 pub(super) use by_book::read_bnb4;
-pub use gated::GatedNBits;
 
 use std::sync::Arc;
 
@@ -21,12 +19,13 @@ use crate::backend::{DeviceInfo, DeviceKind};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::nbits::Zeros;
-use crate::kernel::codes::nbits_tile::TILE;
-use crate::kernel::codes::{nbits_vector, nbits_wide};
+use crate::kernel::codes::square_tile::TILE;
+use crate::kernel::codes::{few_rows, nbits_vector, nbits_wide};
 use crate::kernel::table::{params, spec, variants};
-use crate::kernel::{KernelId, NativeKernel, grid_1d};
+use crate::kernel::{KernelId, NativeKernel, VECTOR_BYTES, grid_1d};
 use crate::ops::linalg::coded::{self, Matrices};
-use crate::ops::linalg::joined::{self, Beside, FewRows};
+use crate::ops::linalg::gated::{Gate, Gated, few_rows};
+use crate::ops::linalg::joined::{Beside, FewRows};
 use crate::ops::movement::region::word;
 use crate::ops::real::real_kernel;
 use crate::ops::window::bad;
@@ -100,6 +99,9 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Op
     }))
 }
 
+/// Two products of one A.
+pub type GatedNBits = Gated<MatMulNBits>;
+
 /// A [`MatMulNBits`] for given inputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
@@ -131,16 +133,16 @@ impl MatMulNBits {
         8 / self.bits
     }
 
-    /// Codes in 16 bytes.
+    /// Codes in a vector.
     fn unit(&self) -> usize {
-        128 / self.bits
+        8 * VECTOR_BYTES / self.bits
     }
 
     /// The constant for `m` rows in local memory, where `device` is a card and they have room there: it reads codes too fast
     /// for each team to read a gain.
     fn staged(&self, m: usize, kernel: KernelId, device: &DeviceInfo) -> Option<(u32, u32)> {
         let groups = m * (self.k / self.unit()) * (self.unit() / 4 + 1);
-        let bytes = kernel.info().shared_bytes as usize + 16 * groups;
+        let bytes = kernel.info().shared_bytes as usize + VECTOR_BYTES * groups;
         let fits = groups <= nbits_wide::STAGED_MOST && bytes <= device.limits.max_local_bytes as usize;
         (fits && device.kind == DeviceKind::Discrete).then_some((spec::nbits_wide::STAGED, groups as u32))
     }
@@ -151,9 +153,9 @@ impl MatMulNBits {
     }
 
     /// The kernel for `m` rows, which are few, of whole units, where the device runs it.
-    fn wide(&self, cx: &OpCx, m: usize, lower: &Lowering<'_>) -> Option<KernelId> {
-        let kernel = variants::NbitsWide { t: cx.dtype(A).ok()?, gated: false }.id().ok()?;
-        (m <= nbits_wide::ROWS && self.is_whole() && lower.can_run(kernel)).then_some(kernel)
+    fn wide(&self, cx: &OpCx, m: usize, beside: &Beside, lower: &Lowering<'_>) -> Option<KernelId> {
+        let kernel = variants::NbitsWide { t: cx.dtype(A).ok()?, gated: beside.gate.is_some() }.id().ok()?;
+        (m <= few_rows::ROWS && self.is_whole() && lower.can_run(kernel)).then_some(kernel)
     }
 
     /// The constants of all kernels.
@@ -239,16 +241,21 @@ impl MatMulNBits {
 
 /// The arguments that all kernels have.
 fn args_of(cx: &OpCx, zeros: Zeros, book: Option<Operand>) -> Vec<Operand> {
-    let pick = |given: bool, i: usize| if given { Operand::Input(i) } else { Operand::Unused };
-    vec![
-        Operand::Input(A),
-        Operand::Input(B),
-        Operand::Input(SCALES),
+    let mut args = vec![Operand::Input(A)];
+    args.extend(matrix_of(cx, zeros, 0));
+    args.extend([Operand::Output(0), book.unwrap_or(Operand::Unused)]);
+    args
+}
+
+/// Those of a matrix after `before` inputs of another one, which has the same of them.
+fn matrix_of(cx: &OpCx, zeros: Zeros, before: usize) -> [Operand; 5] {
+    let pick = |given: bool, i: usize| if given { Operand::Input(before + i) } else { Operand::Unused };
+    [
+        pick(true, B),
+        pick(true, SCALES),
         pick(zeros == Zeros::Codes, ZEROS),
         pick(zeros == Zeros::Numbers, ZEROS),
         pick(cx.has(BIAS), BIAS),
-        Operand::Output(0),
-        book.unwrap_or(Operand::Unused),
     ]
 }
 
@@ -266,42 +273,54 @@ impl FewRows for MatMulNBits {
         self.resolve(cx)
     }
 
-    fn is_few(&self, cx: &OpCx, _summed: bool, device: &DeviceInfo) -> bool {
+    fn is_few(&self, cx: &OpCx, beside: &Beside, device: &DeviceInfo) -> bool {
         let m = self.resolve(cx).map_or(0, |sizes| sizes.m);
-        m > 0 && self.wide(cx, m, &Lowering::new(device)).is_some()
+        m > 0 && self.wide(cx, m, beside, &Lowering::new(device)).is_some()
     }
 
-    fn is_worth_a_gain(&self, cx: &OpCx, device: &DeviceInfo) -> bool {
+    fn is_worth_a_gain(&self, cx: &OpCx, beside: &Beside, device: &DeviceInfo) -> bool {
         let m = self.resolve(cx).map_or(0, |sizes| sizes.m);
-        let kernel = self.wide(cx, m, &Lowering::new(device));
+        let kernel = self.wide(cx, m, beside, &Lowering::new(device));
         device.kind != DeviceKind::Discrete
             || kernel.and_then(|kernel| self.staged(m, kernel, device)).is_some()
     }
 
     fn lower_beside(&self, cx: &OpCx, beside: &Beside, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Sizes { m, zeros, .. } = self.resolve(cx)?;
-        let Some(kernel) = self.wide(cx, m, lower) else {
-            return Err(OpError::unsupported(format!("a product of {m} rows on a device")));
-        };
+        let kernel = self.wide(cx, m, beside, lower).ok_or_else(|| beside.unsupported(m))?;
         let params = self.params(m)?;
         if m == 0 {
             return Ok(());
         }
         let book = self.codes.packed(lower)?;
         let mut args = args_of(cx, zeros, book);
-        args.extend([beside.gain(), beside.summand()]);
-        let (cols, split) = coded::teams(self.n, self.k / self.unit());
-        let mut spec = self.constants(zeros, cx.has(BIAS), book);
-        spec.extend([
-            (spec::nbits_wide::COLS, cols as u32),
-            (spec::nbits_wide::SPLIT, split as u32),
-            (spec::nbits_wide::HELD, m.next_power_of_two() as u32),
-        ]);
-        spec.extend(beside.constants());
-        spec.extend(beside.norm.and_then(|_| self.staged(m, kernel, lower.device())));
-        let groups = self.n.div_ceil(cols * nbits_wide::TEAMS / split) as u64;
-        let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
-        lower.dispatch(kernel, &spec, &args, &params, grid)
+        match beside.gate {
+            Some(_) => args.extend(matrix_of(cx, zeros, Self::EACH).into_iter().chain([beside.gain()])),
+            None => args.extend([beside.gain(), beside.summand()]),
+        }
+        let mut constants = self.constants(zeros, cx.has(BIAS), book);
+        constants.extend(beside.norm.and_then(|_| self.staged(m, kernel, lower.device())));
+        let sizes = [m, self.n, self.k / self.unit()];
+        coded::lower_few_rows(lower, kernel, sizes, beside, (constants, &args, &params))
+    }
+}
+
+impl Gate for MatMulNBits {
+    const GATED: [&'static str; 2] = ["GatedNBits", "NormedGatedNBits"];
+    const EACH: usize = BIAS;
+
+    fn is_form_of(&self, other: &MatMulNBits) -> bool {
+        let form = |op: &MatMulNBits| (op.k, op.n, op.bits, op.block, op.rounds);
+        let plain = [self, other].iter().all(|op| matches!(op.codes, Codes::Whole));
+        plain && form(self) == form(other)
+    }
+
+    fn check_both(&self, [own, other]: [&OpCx; 2]) -> Result<(), OpError> {
+        let alike = self.resolve(own)?.zeros == self.resolve(other)?.zeros;
+        if !alike || own.has(BIAS) != other.has(BIAS) {
+            return Err(OpError::unsupported("a gate of products of different forms"));
+        }
+        Ok(())
     }
 }
 
@@ -346,23 +365,7 @@ impl Operator for MatMulNBits {
         Some(Absorbed { op: Arc::new(*self), inputs })
     }
 
-    fn gate(
-        &self,
-        cx: &OpCx,
-        (other, other_cx): (&dyn Operator, &OpCx),
-        activation: &Activation,
-        device: &DeviceInfo,
-    ) -> Option<Absorbed> {
-        GatedNBits::of((self, cx), (other.downcast_ref()?, other_cx), activation, device)
-    }
-
-    fn with_normalized_rows(&self, cx: &OpCx, epsilon: f32, device: &DeviceInfo) -> Option<Absorbed> {
-        joined::with_normalized_rows(self, cx, epsilon, device)
-    }
-
-    fn with_summand(&self, cx: &OpCx, device: &DeviceInfo) -> Option<Absorbed> {
-        joined::with_summand(self, cx, device)
-    }
+    few_rows!();
 
     fn cost(&self, cx: &OpCx) -> Cost {
         let m = self.resolve(cx).map_or(0, |s| s.m);
@@ -377,8 +380,9 @@ impl Operator for MatMulNBits {
         let Sizes { m, zeros, .. } = self.resolve(cx)?;
         let vector = m <= nbits_vector::ROWS;
         let t = cx.dtype(A)?;
-        if self.wide(cx, m, lower).is_some() {
-            return self.lower_beside(cx, &Beside::default(), lower);
+        let alone = Beside::default();
+        if self.wide(cx, m, &alone, lower).is_some() {
+            return self.lower_beside(cx, &alone, lower);
         }
         let kernel =
             if vector { variants::NbitsVector { t }.id()? } else { variants::NbitsTile { t }.id()? };

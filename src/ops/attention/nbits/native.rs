@@ -8,6 +8,7 @@ use crate::dot::Unit;
 use crate::kernel::KernelError;
 use crate::kernel::codes::nbits::Zeros;
 use crate::ops::linalg::coded::{self, FEW_ROWS};
+use crate::ops::linalg::gated::{Gate, GateKernel};
 use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, as_f32s, as_f32s_mut, widened};
 use crate::simd::wide;
 
@@ -30,21 +31,26 @@ impl RealKernel for Sizes {
 
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let (y, inputs) = io.output(0, self.m * self.op.n)?;
-        self.multiply(&inputs, 0, y)
+        self.product(&inputs, 0, y)
     }
 }
 
-impl Sizes {
-    /// The product with the matrix whose inputs come `after` places after those of the operator's.
-    pub(super) fn multiply<T: Real>(
+impl GateKernel for Sizes {
+    const HALVES: &'static [usize] = &[SCALES, MatMulNBits::EACH + SCALES];
+
+    fn elements(&self) -> usize {
+        self.m * self.op.n
+    }
+
+    fn product<T: Real>(
         &self,
         inputs: &RealInputs<'_, T>,
-        after: usize,
+        before: usize,
         y: &mut [T],
     ) -> Result<(), KernelError> {
         let MatMulNBits { k, n, bits, block, .. } = self.op;
         let (m, blocks) = (self.m, self.op.blocks());
-        let [index, scales_at, zeros_at, bias_at] = [B, SCALES, ZEROS, BIAS].map(|i| after + i);
+        let [index, scales_at, zeros_at, bias_at] = [B, SCALES, ZEROS, BIAS].map(|i| before + i);
         let a = inputs.get(A, m * k)?;
         let codes = inputs.raw_opt::<u8>(index, n * self.op.bytes())?.ok_or(KernelError::Absent { index })?;
         let half_scales = inputs.half(scales_at, n * blocks)?;

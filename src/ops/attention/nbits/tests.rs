@@ -127,6 +127,24 @@ fn products_match_their_definition() {
     }
 }
 
+/// The inputs of a matrix; of zero points there are none, packed ones (1), or numbers (2).
+fn matrix(op: &MatMulNBits, scales: Tensor, zeros: usize, biased: bool, seed: u64) -> Vec<Option<Tensor>> {
+    let (n, blocks) = (op.n, op.blocks());
+    let codes = bytes(n * op.bytes(), seed);
+    let packed = bytes(n * op.zero_bytes(), seed + 3);
+    vec![
+        Some(Tensor::new([n, blocks, op.bytes() / blocks], &codes).unwrap()),
+        Some(scales),
+        match zeros {
+            0 => None,
+            1 => Some(Tensor::new([n * op.zero_bytes()], &packed).unwrap()),
+            _ => Some(tensor(&[n * blocks], seed + 2)),
+        },
+        None,
+        biased.then(|| tensor(&[n], seed + 4)),
+    ]
+}
+
 /// A gate and what it gates in one operator are what the products give.
 #[test]
 fn gated_products_are_products_that_meet() {
@@ -134,23 +152,9 @@ fn gated_products_are_products_that_meet() {
     for (case, (k, n, bits, block)) in cases.into_iter().enumerate() {
         for (m, zeros, biased) in [(1, case % 3, true), (3, (case + 1) % 3, false)] {
             let product = MatMulNBits { k, n, bits, block, rounds: false, codes: Codes::Whole };
-            let blocks = product.blocks();
             let matrix = |seed: u64| {
-                let packed = bytes(n * product.zero_bytes(), seed + 3);
-                vec![
-                    Some(
-                        Tensor::new([n, blocks, product.bytes() / blocks], &bytes(n * product.bytes(), seed))
-                            .unwrap(),
-                    ),
-                    Some(tensor(&[n, blocks], seed + 1)),
-                    match zeros {
-                        0 => None,
-                        1 => Some(Tensor::new([n * product.zero_bytes()], &packed).unwrap()),
-                        _ => Some(tensor(&[n * blocks], seed + 2)),
-                    },
-                    None,
-                    biased.then(|| tensor(&[n], seed + 4)),
-                ]
+                let scales = tensor(&[n, product.blocks()], seed + 1);
+                matrix(&product, scales, zeros, biased, seed)
             };
             let a = [Some(tensor(&[1, m, k], 1))];
             let [first, second] = [matrix(10), matrix(20)];
@@ -198,22 +202,10 @@ fn products_are_joined_with_norms_and_sums() {
         let product = MatMulNBits { k, n, bits, block, rounds: false, codes: Codes::Whole };
         let blocks = product.blocks();
         let matrix = |seed: u64| {
-            let codes = bytes(n * product.bytes(), seed);
-            let packed = bytes(n * product.zero_bytes(), seed + 3);
             // Sums stay near 1, and so does what is lost where they cancel.
             let large = 2f32.powi(bits as i32 - 2) * (k as f32).sqrt();
             let scales: Vec<f32> = values(n * blocks, seed + 1).iter().map(|v| v / large).collect();
-            vec![
-                Some(Tensor::new([n, blocks, product.bytes() / blocks], &codes).unwrap()),
-                Some(Tensor::new([n, blocks], &scales).unwrap()),
-                match zeros {
-                    0 => None,
-                    1 => Some(Tensor::new([n * product.zero_bytes()], &packed).unwrap()),
-                    _ => Some(tensor(&[n * blocks], seed + 2)),
-                },
-                None,
-                biased.then(|| tensor(&[n], seed + 4)),
-            ]
+            matrix(&product, Tensor::new([n, blocks], &scales).unwrap(), zeros, biased, seed)
         };
         let a = [Some(tensor(&[1, m, k], 1))];
         let [first, second] = [matrix(10), matrix(20)];

@@ -2,11 +2,13 @@
 
 pub(crate) mod panel;
 
+use super::joined::Beside;
 use super::product::{Mat, Threads, product};
 use crate::dtype::DType;
 use crate::kernel::codes::coded_matrix::{SUBS_32, SUBS_64, SUBS_128};
-use crate::kernel::table::{id, params};
-use crate::kernel::{KernelError, KernelId};
+use crate::kernel::codes::few_rows;
+use crate::kernel::table::{id, params, spec};
+use crate::kernel::{KernelError, KernelId, grid_1d};
 use crate::ops::real::Real;
 use crate::ops::{Lowering, OpCx, OpError, Operand, par};
 use crate::shape::Shape;
@@ -124,6 +126,42 @@ pub(crate) fn teams(columns: usize, units: usize) -> (usize, usize) {
     let least = if split == 4 { LEAST_BY_FOUR } else { LEAST };
     let cols = least.into_iter().find(|(cols, least)| columns / cols * split >= *least);
     (cols.map_or(1, |(cols, _)| cols), split)
+}
+
+/// Whether a kernel of few_rows.glsl does `m` rows.
+pub(crate) fn are_few(m: usize) -> bool {
+    (1..=few_rows::ROWS).contains(&m)
+}
+
+/// Emits `kernel`, which includes few_rows.glsl, for `m` rows and `n` columns of `units`, with what it does besides.
+pub(crate) fn lower_few_rows<P: bytemuck::Pod>(
+    lower: &mut Lowering<'_>,
+    kernel: KernelId,
+    [m, n, units]: [usize; 3],
+    beside: &Beside,
+    (mut constants, args, params): (Vec<(u32, u32)>, &[Operand], &P),
+) -> Result<(), OpError> {
+    let (mut cols, split) = teams(n, units);
+    let mut matrices = 1;
+    if let Some(gate) = beside.gate {
+        // Columns of both matrices are those of a team.
+        (cols, matrices) = (cols.min(few_rows::COLS_MAX / 2), 2);
+        let (code, [a, b]) = gate.code();
+        constants.extend([
+            (spec::few_rows::ACTIVATION, code),
+            (spec::few_rows::ACT_A, a.to_bits()),
+            (spec::few_rows::ACT_B, b.to_bits()),
+        ]);
+    }
+    constants.extend([
+        (spec::few_rows::COLS, (matrices * cols) as u32),
+        (spec::few_rows::SPLIT, split as u32),
+        (spec::few_rows::HELD, m.next_power_of_two() as u32),
+    ]);
+    constants.extend(beside.constants());
+    let groups = n.div_ceil(cols * few_rows::TEAMS / split) as u64;
+    let grid = grid_1d(groups, 1, lower.device().limits.max_groups[0]);
+    lower.dispatch(kernel, &constants, args, params, grid)
 }
 
 /// A product of few rows: `dots` gives a column's products with every row.

@@ -63,7 +63,7 @@ impl PartSums {
         let spec = [
             (spec::sum_parts::BIASED, u32::from(self.c.is_some())),
             (spec::sum_parts::ACTIVATION, code),
-            (spec::summand::SUMMED, u32::from(self.summand.is_some())),
+            (spec::output::SUMMED, u32::from(self.summand.is_some())),
         ];
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
         let [_, rows, cols] = self.sizes;

@@ -163,7 +163,7 @@ fn products_of_plain_numbers_are_joined() {
         let inputs = [Some(tensor(&[1, m, k], 1)), Some(tensor(&right, 2)), Some(tensor(&right, 3))];
         let plain = MatMul { transposed, ..MatMul::default() };
         check_joined(&plain, &inputs[..2], (k as f32).sqrt(), 2e-4);
-        let gated = GatedMatMul { transposed, activation: Activation::of(Function::Swish) };
+        let gated = GatedMatMul { product: plain, activation: Activation::of(Function::Swish) };
         check_joined(&gated, &inputs, (k as f32).sqrt(), 2e-4);
     }
 }
