@@ -11,7 +11,7 @@ use crate::ops::linalg::device::{Product, Source};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::norm::{Softmax, SoftmaxKind};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -132,20 +132,15 @@ impl Operator for HeadProduct {
             return Err(OpError::unsupported(format!("no device kernel for {dtype} to {}", s.dtype)));
         }
         let product = Product {
-            m: s.m,
-            n: s.n,
-            k: s.k,
-            pairs: (0..s.batch * s.heads).map(|i| (i, i / s.share)).collect(),
-            a: Source::input(cx, 0, s.m, s.k, false)?,
-            b: Source::input(cx, 1, s.k, s.n, s.transposed)?,
-            c: None,
-            summand: None,
             alpha: s.alpha,
             beta: 0.0,
-            activation: Activation::None,
-            dtype,
-            y: Operand::Output(0),
-            prepared: None,
+            ..Product::new(
+                [s.m, s.n, s.k],
+                (0..s.batch * s.heads).map(|i| (i, i / s.share)).collect(),
+                [Source::input(cx, 0, s.m, s.k, false)?, Source::input(cx, 1, s.k, s.n, s.transposed)?],
+                dtype,
+                Operand::Output(0),
+            )
         };
         product.lower(lower)
     }

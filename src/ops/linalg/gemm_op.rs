@@ -147,20 +147,17 @@ impl Operator for Gemm {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let Dims { m, n, k, c } = self.resolve(cx)?;
         let product = Product {
-            m,
-            n,
-            k,
-            pairs: vec![(0, 0)],
-            a: Source::input(cx, 0, m, k, self.trans_a)?,
-            b: Source::input(cx, 1, k, n, self.trans_b)?,
             c: c.map(|strides| (Operand::Input(2), strides)),
-            summand: None,
             alpha: self.alpha,
             beta: self.beta,
             activation: self.activation,
-            dtype: cx.dtype(0)?,
-            y: Operand::Output(0),
-            prepared: None,
+            ..Product::new(
+                [m, n, k],
+                vec![(0, 0)],
+                [Source::input(cx, 0, m, k, self.trans_a)?, Source::input(cx, 1, k, n, self.trans_b)?],
+                cx.dtype(0)?,
+                Operand::Output(0),
+            )
         };
         product.lower(lower)
     }

@@ -42,22 +42,13 @@ pub(super) fn lower(op: &Recurrent, d: &Dims, cx: &OpCx, lower: &mut Lowering<'_
 /// `X * W'` for every direction, in scratch memory.
 fn project(d: &Dims, cx: &OpCx, dtype: DType, lower: &mut Lowering<'_>) -> Result<Product, OpError> {
     let (rows, width) = (d.steps * d.batch, d.width());
-    let product = Product {
-        m: rows,
-        n: width,
-        k: d.input,
-        pairs: (0..d.dirs).map(|dir| (0, dir)).collect(),
-        a: Source::input(cx, 0, rows, d.input, false)?,
-        b: Source::input(cx, 1, d.input, width, true)?,
-        c: None,
-        summand: None,
-        alpha: 1.0,
-        beta: 1.0,
-        activation: Activation::None,
+    let product = Product::new(
+        [rows, width, d.input],
+        (0..d.dirs).map(|dir| (0, dir)).collect(),
+        [Source::input(cx, 0, rows, d.input, false)?, Source::input(cx, 1, d.input, width, true)?],
         dtype,
-        y: lower.scratch(d.dirs * rows * width * dtype.bytes()),
-        prepared: None,
-    };
+        lower.scratch(d.dirs * rows * width * dtype.bytes()),
+    );
     product.lower(lower)?;
     Ok(product)
 }

@@ -5,7 +5,7 @@ use super::index32;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::window::AxisNumbers;
-use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
+use crate::ops::{Lowering, OpCx, OpError, Operand};
 
 /// Channels that an invocation unfolds at one place.
 const CHANNELS: usize = 8;
@@ -53,20 +53,17 @@ pub(super) fn deform(op: &DeformConv, cx: &OpCx, lower: &mut Lowering<'_>) -> Re
     // One product after the other reads the bias from its start: only of a single group that is right.
     let within = cx.has(3) && d.groups == 1;
     let product = Product {
-        m: d.oc,
-        n: plane,
-        k: depth,
-        pairs,
-        a: Source::input(cx, 1, d.oc, depth, false)?,
-        b: Source { operand: scratch, value: None, matrices: d.batch * d.groups, row: plane, col: 1 },
         c: within.then_some((Operand::Input(3), [1, 0])),
-        summand: None,
-        alpha: 1.0,
-        beta: 1.0,
-        activation: Activation::None,
-        dtype,
-        y: Operand::Output(0),
-        prepared: None,
+        ..Product::new(
+            [d.oc, plane, depth],
+            pairs,
+            [
+                Source::input(cx, 1, d.oc, depth, false)?,
+                Source { operand: scratch, value: None, matrices: d.batch * d.groups, row: plane, col: 1 },
+            ],
+            dtype,
+            Operand::Output(0),
+        )
     };
     product.lower(lower)?;
     if cx.has(3) && !within {

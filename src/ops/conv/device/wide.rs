@@ -91,20 +91,16 @@ impl Target<'_> {
             col: 1,
         };
         Some(Product {
-            m: c.oc,
-            n: plane,
-            k: c.ic,
-            pairs: (0..c.batch * c.groups).map(|i| (i % c.groups, i)).collect(),
-            a: source(1, c.groups, c.ic),
-            b: source(0, c.batch * c.groups, plane),
             c: self.biased.then(|| (self.bias(), [1, 0])),
             summand: self.summand(),
-            alpha: 1.0,
-            beta: 1.0,
             activation: self.activation,
-            dtype: self.dtype,
-            y: Operand::Output(0),
-            prepared: None,
+            ..Product::new(
+                [c.oc, plane, c.ic],
+                (0..c.batch * c.groups).map(|i| (i % c.groups, i)).collect(),
+                [source(1, c.groups, c.ic), source(0, c.batch * c.groups, plane)],
+                self.dtype,
+                Operand::Output(0),
+            )
         })
     }
 

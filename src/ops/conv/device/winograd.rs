@@ -9,7 +9,7 @@ use crate::kernel::codes::winograd::POINTS;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::window::AxisNumbers;
-use crate::ops::{Activation, Lowering, OpError, Operand, WindowAxis};
+use crate::ops::{Lowering, OpError, Operand, WindowAxis};
 
 /// Outputs of a tile along an axis.
 const OUT: usize = 4;
@@ -112,22 +112,13 @@ impl Target<'_> {
             };
             lower.dispatch_1d(read, &[], &[Operand::Input(0), input], &params, row * count)?;
             let source = |operand, row| Source { operand, value: None, matrices: POINTS, row, col: 1 };
-            let product = Product {
-                m: oc,
-                n: line,
-                k: row,
-                pairs: (0..POINTS).map(|point| (point, point)).collect(),
-                a: source(taps, row),
-                b: source(input, line),
-                c: None,
-                summand: None,
-                alpha: 1.0,
-                beta: 1.0,
-                activation: Activation::None,
-                dtype: DType::F32,
-                y: products,
-                prepared: None,
-            };
+            let product = Product::new(
+                [oc, line, row],
+                (0..POINTS).map(|point| (point, point)).collect(),
+                [source(taps, row), source(input, line)],
+                DType::F32,
+                products,
+            );
             product.lower(lower)?;
             let params = params::WinogradOutput {
                 n: (oc * count) as u32,

@@ -6,7 +6,7 @@ use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::movement::region::{Block, copy_block, word};
 use crate::ops::strided::Nest;
-use crate::ops::{Activation, Lowering, OpCx, OpError, Operand};
+use crate::ops::{Lowering, OpCx, OpError, Operand};
 
 /// Elements of a result that fill a device when each is left to one invocation.
 const MANY_ELEMENTS: usize = 8192;
@@ -77,22 +77,7 @@ fn products(
     let result = m.result();
     let direct = result.is_dense(0);
     let out = if direct { to } else { lower.scratch(result.elements() * dtype.bytes()) };
-    let product = Product {
-        m: rows,
-        n: cols,
-        k,
-        pairs: (0..batch).map(|i| (i, i)).collect(),
-        a,
-        b,
-        c: None,
-        summand: None,
-        alpha: 1.0,
-        beta: 1.0,
-        activation: Activation::None,
-        dtype,
-        y: out,
-        prepared: None,
-    };
+    let product = Product::new([rows, cols, k], (0..batch).map(|i| (i, i)).collect(), [a, b], dtype, out);
     product.lower(lower)?;
     if direct { Ok(()) } else { copy_block(lower, block(&result, false), out, to, dtype.bytes()) }
 }
