@@ -181,11 +181,7 @@ void main()
     uint w_at = group * p.kd * p.kh * p.kw * p.ic * w_row + w_quad;
 
     SUMS sums[SUB_ROWS][SUB_COLS];
-    [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
-        [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
-            sums[i][j] = NO_SUMS;
-        }
-    }
+    CLEAR(sums)
     uint of_tap = (p.ic + DEPTH - 1u) / DEPTH;
     uvec2 part = steps_of_part(p.kd * p.kh * p.kw * of_tap);
     uint tap = part.x / of_tap;
@@ -245,22 +241,11 @@ void main()
 
     uint first = sub * 16u * LINE;
     uint own = SUBGROUP * 16u * LINE;
-    LEAVE(0u, 0u)
-    LEAVE(0u, 1u)
+    LEAVE_LEFT(0u)
 #ifndef SMALL
-    LEAVE(0u, 2u)
-    LEAVE(0u, 3u)
-    LEAVE(1u, 0u)
-    LEAVE(1u, 1u)
-    LEAVE(1u, 2u)
-    LEAVE(1u, 3u)
-    LEAVE(2u, 0u)
-    LEAVE(2u, 1u)
-    LEAVE(2u, 2u)
-    LEAVE(2u, 3u)
-    LEAVE(3u, 0u)
-    LEAVE(3u, 1u)
-    LEAVE(3u, 2u)
-    LEAVE(3u, 3u)
+    LEAVE_RIGHT(0u)
+    LEAVE_LEFT(1u) LEAVE_RIGHT(1u)
+    LEAVE_LEFT(2u) LEAVE_RIGHT(2u)
+    LEAVE_LEFT(3u) LEAVE_RIGHT(3u)
 #endif
 }

@@ -175,11 +175,7 @@ void main()
         x_from[i] = inside ? x_first + v * p.iw + u : -1;
     }
     SUMS sums[SUB_ROWS][SUB_COLS];
-    [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
-        [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
-            sums[i][j] = NO_SUMS;
-        }
-    }
+    CLEAR(sums)
 
     uint of_tap = p.ic * ((p.oc + 7u) / 8u);
     uint w_first = group * TAPS * of_tap;
@@ -229,16 +225,12 @@ void main()
     }
 
     uint first = SUBGROUP * 16u * LINE;
-    LEAVE(0u, 0u)
-    LEAVE(0u, 1u)
+    LEAVE_LEFT(0u)
 #if CHANNELS > 16
-    LEAVE(1u, 0u)
-    LEAVE(1u, 1u)
+    LEAVE_LEFT(1u)
 #endif
 #if CHANNELS > 32
-    LEAVE(2u, 0u)
-    LEAVE(2u, 1u)
-    LEAVE(3u, 0u)
-    LEAVE(3u, 1u)
+    LEAVE_LEFT(2u)
+    LEAVE_LEFT(3u)
 #endif
 }

@@ -127,7 +127,6 @@ void leave(uint part, uint first, uint row, uint col)
     wait_for_sums(SPLIT > 1u);                                             \
     leave(part, first, row + sub_row + 16u * I, col + sub_col + 16u * J);  \
     wait_for_sums(SPLIT > 1u);
-#define LEAVE_ROW(I) LEAVE(I, 0u) LEAVE(I, 1u)
 
 void main()
 {
@@ -138,11 +137,7 @@ void main()
     uint sub_row = sub / SUBS_ACROSS * (16u * SUB_ROWS);
     uint sub_col = sub % SUBS_ACROSS * (16u * SUB_COLS);
     SUMS sums[SUB_ROWS][SUB_COLS];
-    [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
-        [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
-            sums[i][j] = NO_SUMS;
-        }
-    }
+    CLEAR(sums)
     load(0u, row, col);
     put(0u);
     barrier();
@@ -175,11 +170,11 @@ void main()
     }
     uint first = sub * 16u * SUM_LINE;
     uint own = SUBGROUP * 16u * SUM_LINE;
-    LEAVE_ROW(0u)
-    LEAVE_ROW(1u)
+    LEAVE_LEFT(0u)
+    LEAVE_LEFT(1u)
 #if SUB_ROWS == 4
-    LEAVE_ROW(2u)
-    LEAVE_ROW(3u)
+    LEAVE_LEFT(2u)
+    LEAVE_LEFT(3u)
 #endif
 }
 

@@ -30,6 +30,17 @@
 #define APART true
 #endif
 
+// No sums in all matrices of a subgroup, SUB_ROWS by SUB_COLS.
+#define CLEAR(sums)                                        \
+    [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {      \
+        [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {  \
+            sums[i][j] = NO_SUMS;                          \
+        }                                                  \
+    }
+// The first two matrices of a row leave, or the last two; a file defines LEAVE for one.
+#define LEAVE_LEFT(I) LEAVE(I, 0u) LEAVE(I, 1u)
+#define LEAVE_RIGHT(I) LEAVE(I, 2u) LEAVE(I, 3u)
+
 // Waits until the sums of the same elements are in `tile`: those of the subgroup, or of all where `several` have a part of them.
 void wait_for_sums(bool several)
 {

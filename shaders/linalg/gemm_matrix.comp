@@ -201,11 +201,7 @@ void main()
     const bool b_along = B_COLUMNS != 0u;
 
     SUMS sums[SUB_ROWS][SUB_COLS];
-    [[unroll]] for (uint i = 0u; i < SUB_ROWS; ++i) {
-        [[unroll]] for (uint j = 0u; j < SUB_COLS; ++j) {
-            sums[i][j] = NO_SUMS;
-        }
-    }
+    CLEAR(sums)
     uvec2 part = DEPTH * steps_of_part((p.k + DEPTH - 1u) / DEPTH);
     load(part.x, row, col, a_first, b_first);
     put();
@@ -249,24 +245,14 @@ void main()
     uint first = sub * 16u * LINE;
     uint own = SUBGROUP * 16u * LINE;
     uint y_first = PARTS > 1u ? first_of_part(p.m, p.n) : p.y_first + batch * p.m * p.n;
-    LEAVE(0u, 0u)
-    LEAVE(0u, 1u)
+    LEAVE_LEFT(0u)
 #if SUB_ROWS > 1
-    LEAVE(1u, 0u)
-    LEAVE(1u, 1u)
+    LEAVE_LEFT(1u)
 #endif
 #if SUB_ROWS > 2
-    LEAVE(0u, 2u)
-    LEAVE(0u, 3u)
-    LEAVE(1u, 2u)
-    LEAVE(1u, 3u)
-    LEAVE(2u, 0u)
-    LEAVE(2u, 1u)
-    LEAVE(2u, 2u)
-    LEAVE(2u, 3u)
-    LEAVE(3u, 0u)
-    LEAVE(3u, 1u)
-    LEAVE(3u, 2u)
-    LEAVE(3u, 3u)
+    LEAVE_RIGHT(0u)
+    LEAVE_RIGHT(1u)
+    LEAVE_LEFT(2u) LEAVE_RIGHT(2u)
+    LEAVE_LEFT(3u) LEAVE_RIGHT(3u)
 #endif
 }
