@@ -5,7 +5,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
 
-use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use onepool::ops::linalg::MatMul;
 use onepool::ops::pointwise::{Function, Pointwise};
 use onepool::ops::reduce::{Reduce, ReduceKind};
 use onepool::ops::{self, BinaryFunction, Operator};
-use onepool::plan::{Assignment, Compiler, PlanCache, PlanOptions};
+use onepool::plan::{Assignment, Compiler, PlanCache, PlanOptions, PlanRequest};
 use onepool::registry::Registry;
 use onepool::{DType, Graph, GraphBuilder, HostRegion, Memory, Session, Shape, Tensor, TensorInfo};
 
@@ -118,11 +117,10 @@ fn planning(c: &mut Criterion) {
             let id = BenchmarkId::new(format!("{device}/{name}"), graph.nodes().len());
             group.bench_function(id, |b| {
                 b.iter(|| {
-                    let (graph, devices, cache) = (&graph, &devices[..], PlanCache::default());
+                    let (devices, cache) = (&devices[..], PlanCache::default());
                     let (options, assignment) = (&options, Assignment::default());
-                    let compiler =
-                        Compiler { graph, devices, options, assignment, cache: &cache, updates: &[] };
-                    let outcome = compiler.compile(std::slice::from_ref(&info), &BTreeMap::new());
+                    let compiler = Compiler { devices, options, assignment, cache: &cache };
+                    let outcome = compiler.compile(&PlanRequest::new(&graph, std::slice::from_ref(&info)));
                     outcome.unwrap().plan().unwrap()
                 });
             });

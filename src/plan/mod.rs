@@ -1,5 +1,7 @@
 //! From a graph and concrete shapes to a plan: devices, order, memory and barriers. It calls no driver.
 
+#![forbid(unsafe_code)]
+
 mod alias_classes;
 pub mod arena;
 mod barriers;
@@ -26,7 +28,7 @@ mod tunable;
 mod unplaced;
 
 pub use barriers::{Bound, ResourceMap, insert_barriers};
-pub use compile::Compiler;
+pub use compile::{Compiler, PlanRequest};
 pub use error::PlanError;
 pub use flow::{Flow, FlowNode, Signature, Value, ValueId, evaluate, specialize};
 pub use images::{ImageReport, PlannedImage};

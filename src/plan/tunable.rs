@@ -1,14 +1,12 @@
 //! The nodes of a plan whose kernels may be chosen by measurement.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::flow::node_error;
 use super::lowering::{NodeWork, lower_with};
 use super::passes::{PassLog, lowered, rewritten};
-use super::{Compiler, PlanError, PlanOptions, PlanOutcome};
+use super::{Compiler, PlanError, PlanOptions, PlanOutcome, PlanRequest};
 use crate::backend::DeviceInfo;
-use crate::graph::{Tensor, TensorInfo};
 use crate::ops::{Asked, Choices, Lowered, OpCx, OpError, Operator};
 
 /// A node that several kernels can compute.
@@ -52,13 +50,9 @@ impl Compiler<'_> {
     ///
     /// # Errors
     /// As [`Compiler::compile`].
-    pub fn tunable(
-        &self,
-        infos: &[TensorInfo],
-        values: &BTreeMap<usize, Tensor>,
-    ) -> Result<PlanOutcome<Vec<TunableNode>>, PlanError> {
-        let (cx, mut log) = (self.cx(&self.assignment), PassLog::default());
-        rewritten(self.graph, &cx, (infos, values), &mut log)?.try_map(|flow| {
+    pub fn tunable(&self, request: &PlanRequest<'_>) -> Result<PlanOutcome<Vec<TunableNode>>, PlanError> {
+        let (cx, mut log) = (self.cx(&self.assignment, request), PassLog::default());
+        rewritten(request, &cx, &mut log)?.try_map(|flow| {
             let lowered = lowered(flow, &cx, &mut log)?;
             let nodes = lowered.flow.nodes.iter().zip(&lowered.nodes).enumerate();
             let tunable = nodes.filter_map(|(n, (node, at))| {

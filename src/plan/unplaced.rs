@@ -6,9 +6,8 @@ use super::flow::{Flow, FlowNode, ValueId, node_error};
 use super::lowering::PlanCx;
 use super::passes::{PassLog, rewritten};
 use super::place::{Net, Problem};
-use super::{Assignment, Compiler, PlanError, PlanOutcome};
+use super::{Assignment, Compiler, PlanError, PlanOutcome, PlanRequest};
 use crate::backend::DeviceInfo;
-use crate::graph::{Tensor, TensorInfo};
 use crate::ops::{Cost, OpCx, OpError};
 
 /// A graph specialized and fused, with the nodes that each device can run.
@@ -43,17 +42,13 @@ pub struct BoundaryCost {
 }
 
 impl Compiler<'_> {
-    /// The graph for inputs of types and shapes `infos`, with `values` given by value, before placement.
+    /// The graph of `request` with its passes run, before placement.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
-    pub fn unplaced(
-        &self,
-        infos: &[TensorInfo],
-        values: &BTreeMap<usize, Tensor>,
-    ) -> Result<PlanOutcome<UnplacedPlan>, PlanError> {
-        let cx = self.cx(&Assignment::Open);
-        rewritten(self.graph, &cx, (infos, values), &mut PassLog::default())?.try_map(|flow| {
+    pub fn unplaced(&self, request: &PlanRequest<'_>) -> Result<PlanOutcome<UnplacedPlan>, PlanError> {
+        let cx = self.cx(&Assignment::Open, request);
+        rewritten(request, &cx, &mut PassLog::default())?.try_map(|flow| {
             let nodes =
                 (0..flow.nodes.len()).map(|n| cx.unplaced_node(&flow, n)).collect::<Result<_, _>>()?;
             Ok(UnplacedPlan { flow, nodes })

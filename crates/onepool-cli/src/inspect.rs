@@ -19,7 +19,8 @@ use onepool::dtype::DType;
 use onepool::graph::{Graph, StorageScope, TensorInfo};
 use onepool::loader::{self, ModelSummary, SummaryIo};
 use onepool::plan::{
-    Assignment, Compiler, GraphCx, PassReport, Plan, PlanCache, PlanOptions, PlanOutcome, choose, prepare,
+    Assignment, Compiler, GraphCx, PassReport, Plan, PlanCache, PlanOptions, PlanOutcome, PlanRequest,
+    choose, prepare,
 };
 use onepool::registry::{Registry, default_selector};
 use onepool::session::{Error, IoInfo, Session};
@@ -304,11 +305,10 @@ fn closed(
 ) -> Result<PlanOutcome, Error> {
     let (devices, cache): (Vec<&DeviceInfo>, _) = (devices.iter().collect(), PlanCache::default());
     let prepared = prepare(&mut graph, &GraphCx { options, devices: &devices, free: false });
+    let assignment = Assignment::default();
+    let compiler = Compiler { devices: &devices, options, assignment, cache: &cache };
     loop {
-        let assignment = Assignment::default();
-        let compiler =
-            Compiler { graph: &graph, devices: &devices, options, assignment, cache: &cache, updates: &[] };
-        match compiler.compile(infos, &BTreeMap::new())? {
+        match compiler.compile(&PlanRequest::new(&graph, infos))? {
             PlanOutcome::Choose { node, then } => graph = choose(&graph, node, then)?,
             outcome => {
                 return outcome.try_map(|mut plan| {

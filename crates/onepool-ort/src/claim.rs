@@ -7,7 +7,7 @@ use onepool::backend::DeviceInfo;
 use onepool::device::Context;
 use onepool::graph::GraphError;
 use onepool::operator::OpError;
-use onepool::plan::{Assignment, Compiler, PlanCache, PlanError, PlanOptions};
+use onepool::plan::{Assignment, Compiler, PlanCache, PlanError, PlanOptions, PlanRequest};
 use onepool::{Dim, Graph as Loaded, Shape, SymShape, TensorInfo};
 
 use crate::context;
@@ -41,15 +41,9 @@ impl Target {
         let graph = Writer::new(Weights::Taken).node(node, opsets)?.load()?;
         let Some((infos, sampled)) = signature(&graph) else { return Ok(()) };
         let devices: Vec<&DeviceInfo> = self.devices.iter().map(Context::info).collect();
-        let compiler = Compiler {
-            graph: &graph,
-            devices: &devices,
-            options: &self.options,
-            assignment: Assignment::default(),
-            cache: &PlanCache::default(),
-            updates: &[],
-        };
-        match compiler.compile(&infos, &BTreeMap::new()) {
+        let (options, assignment, cache) = (&self.options, Assignment::default(), &PlanCache::default());
+        let compiler = Compiler { devices: &devices, options, assignment, cache };
+        match compiler.compile(&PlanRequest::new(&graph, &infos)) {
             Ok(_) => Ok(()),
             // Sizes that were made up need not fit one another.
             Err(error) if sampled && !is_final(&error) => Ok(()),

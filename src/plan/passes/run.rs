@@ -1,16 +1,15 @@
 //! Runs the pipeline.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Instant;
 
 use super::{PIPELINE, PassFn, PassLog, PassStatus};
 use crate::backend::DeviceInfo;
-use crate::graph::{Graph, Tensor, TensorInfo};
+use crate::graph::Graph;
 use crate::limits::MAX_DEPENDENCIES;
 use crate::plan::flow::{Flow, specialize};
 use crate::plan::lowering::{LoweredFlow, PlanCx};
-use crate::plan::{PlanError, PlanOptions, PlanOutcome};
+use crate::plan::{PlanError, PlanOptions, PlanOutcome, PlanRequest};
 
 /// Context of passes over a graph.
 #[derive(Clone, Copy, Debug)]
@@ -56,14 +55,13 @@ pub fn prepare_and_share<E>(
     Ok(log)
 }
 
-/// Specializes `graph` for inputs of types and shapes `infos`, with `values` given by value, and runs the passes over
-/// the flow.
+/// Specializes the graph of `request`, and runs the passes over the flow.
 pub(in crate::plan) fn rewritten(
-    graph: &Graph,
+    request: &PlanRequest<'_>,
     cx: &PlanCx<'_>,
-    (infos, values): (&[TensorInfo], &BTreeMap<usize, Tensor>),
     log: &mut PassLog,
 ) -> Result<PlanOutcome<Flow>, PlanError> {
+    let PlanRequest { graph, infos, values, .. } = *request;
     let mut flow = Flow::default();
     let nodes = |flow: &Flow| flow.nodes.len();
     for pass in PIPELINE {

@@ -1,6 +1,5 @@
 //! Options of a session.
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -11,10 +10,9 @@ use super::compiled::Compiled;
 use super::device::Device;
 use super::frames::Frames;
 use super::pieces::SubmissionLimit;
-use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::memory::import::{DevicePolicy, Refusal};
 use crate::ops::Choices;
-use crate::plan::{PassLog, PlanOptions, PlanOutcome};
+use crate::plan::{PassLog, PlanOptions, PlanOutcome, PlanRequest};
 use crate::session::error::Error;
 
 /// Options of a session.
@@ -41,7 +39,7 @@ pub(in crate::session) struct Options {
 
 /// Chooses the device of each node of a session's plans.
 pub(in crate::session) trait NodePlacer: Debug + Send + Sync {
-    /// The fastest plan of `graph` on the devices, with its device objects.
+    /// The fastest plan of `request` on the devices, with its device objects.
     ///
     /// # Errors
     /// As [`Compiler::compile`](crate::plan::Compiler::compile), and errors of devices while their speeds are
@@ -49,26 +47,16 @@ pub(in crate::session) trait NodePlacer: Debug + Send + Sync {
     fn compile(
         &self,
         core: &SessionCore,
-        graph: &Graph,
-        infos: &[TensorInfo],
-        values: &BTreeMap<usize, Tensor>,
-        updates: &[(usize, usize)],
+        request: &PlanRequest<'_>,
         copied: CopiedPerRun,
     ) -> Result<PlanOutcome<Compiled>, Error>;
 }
 
 /// Chooses kernels of a session's plans by measurement.
 pub(in crate::session) trait KernelChooser: Debug + Send + Sync {
-    /// What was chosen on each device of the table, after what `graph` needs and is not known was measured, as far as the
+    /// What was chosen on each device of the table, after what `request` needs and is not known was measured, as far as the
     /// time allows.
-    fn choices(
-        &self,
-        core: &SessionCore,
-        graph: &Graph,
-        infos: &[TensorInfo],
-        values: &BTreeMap<usize, Tensor>,
-        updates: &[(usize, usize)],
-    ) -> Vec<Arc<Choices>>;
+    fn choices(&self, core: &SessionCore, request: &PlanRequest<'_>) -> Vec<Arc<Choices>>;
 }
 
 /// Whether each run copies values of inputs into the session's memory, and values of outputs out of it.

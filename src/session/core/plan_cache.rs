@@ -10,8 +10,8 @@ use super::compiled::Compiled;
 use super::options::CopiedPerRun;
 use super::staged::LaterStages;
 use crate::backend::DeviceInfo;
-use crate::graph::{Graph, Tensor, TensorInfo};
-use crate::plan::{self, Assignment, Compiler, Plan, PlanOptions, PlanOutcome, Signature};
+use crate::graph::{Tensor, TensorInfo};
+use crate::plan::{self, Assignment, Compiler, Plan, PlanOptions, PlanOutcome, PlanRequest, Signature};
 use crate::session::error::Error;
 use crate::sync::lock;
 
@@ -43,10 +43,11 @@ impl SessionCore {
             let remarks = self.sources.remarks().len();
             // At most once for each device, because later plans avoid rejected features.
             let refused = || self.sources.remarks().len() > remarks;
-            let outcome = match self.compile(&graph, infos, &known, updates, copied) {
-                Err(_) if refused() => continue,
-                outcome => outcome?,
-            };
+            let outcome =
+                match self.compile(&PlanRequest { graph: &graph, infos, values: &known, updates }, copied) {
+                    Err(_) if refused() => continue,
+                    outcome => outcome?,
+                };
             let compiled = match outcome {
                 PlanOutcome::Plan(compiled) => compiled,
                 PlanOutcome::Choose { node, then } => {
@@ -74,7 +75,8 @@ impl SessionCore {
                     };
                     // Outputs of the head stay on their device.
                     let copied = CopiedPerRun { outputs: false, ..copied };
-                    let head = match self.compile(&split.head, infos, &known, &[], copied) {
+                    let request = PlanRequest { values: &known, ..PlanRequest::new(&split.head, infos) };
+                    let head = match self.compile(&request, copied) {
                         Err(_) if refused() => continue,
                         head => head?.plan()?,
                     };
@@ -85,39 +87,38 @@ impl SessionCore {
         }
     }
 
-    /// The plan of `graph` with its device objects.
-    pub(in crate::session) fn compile(
+    /// The plan of `request` with its device objects.
+    fn compile(
         &self,
-        graph: &Graph,
-        infos: &[TensorInfo],
-        known: &BTreeMap<usize, Tensor>,
-        updates: &[(usize, usize)],
+        request: &PlanRequest<'_>,
         copied: CopiedPerRun,
     ) -> Result<PlanOutcome<Compiled>, Error> {
         if let Some(placer) = &self.options.placer {
-            return placer.compile(self, graph, infos, known, updates, copied);
+            return placer.compile(self, request, copied);
         }
-        let usable = self.sources.usable(&self.devices);
-        let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
-        let options = &self.plan_options(graph, infos, known, updates);
-        let cache = self.sources.cache(&self.devices);
-        let compiler =
-            Compiler { graph, devices: &devices, options, assignment: Assignment::default(), cache, updates };
-        compiler.compile(infos, known)?.try_map(|plan| self.ready(plan))
+        let options = self.plan_options(request);
+        let planned = self.with_compiler(&options, Assignment::default(), |c| c.compile(request));
+        planned?.try_map(|plan| self.ready(plan))
     }
 
-    /// The options of a plan of `graph`, with the kernels that were measured to be faster.
-    pub(in crate::session) fn plan_options(
+    /// Calls `f` with the compiler of plans for the session's devices.
+    pub(in crate::session) fn with_compiler<R>(
         &self,
-        graph: &Graph,
-        infos: &[TensorInfo],
-        known: &BTreeMap<usize, Tensor>,
-        updates: &[(usize, usize)],
-    ) -> Cow<'_, PlanOptions> {
+        options: &PlanOptions,
+        assignment: Assignment,
+        f: impl FnOnce(&Compiler<'_>) -> R,
+    ) -> R {
+        let usable = self.sources.usable(&self.devices);
+        let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
+        f(&Compiler { devices: &devices, options, assignment, cache: self.sources.cache(&self.devices) })
+    }
+
+    /// The options of a plan of `request`, with the kernels that were measured to be faster.
+    pub(in crate::session) fn plan_options(&self, request: &PlanRequest<'_>) -> Cow<'_, PlanOptions> {
         match &self.options.chooser {
             None => Cow::Borrowed(&self.options.plan),
             Some(chooser) => {
-                let choices = chooser.choices(self, graph, infos, known, updates);
+                let choices = chooser.choices(self, request);
                 Cow::Owned(PlanOptions { choices, ..self.options.plan.clone() })
             }
         }

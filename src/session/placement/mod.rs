@@ -1,6 +1,8 @@
 //! Automatic placement: measures devices and operators, chooses a device for each node, and compares the choice in
 //! runs with the placements on one device.
 
+#![forbid(unsafe_code)]
+
 mod cache;
 mod key;
 mod measure;
@@ -16,12 +18,10 @@ pub use cache::PlacementCache;
 
 use self::cache::Choice;
 use self::race::{Candidate, choose};
-use crate::backend::DeviceInfo;
-use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::plan::place::{Problem, Roofline};
 use crate::plan::{
-    Assignment, CandidateReport, Compiler, NodeEstimate, PlacementReport, Plan, PlanError, PlanOptions,
-    PlanOutcome, UnplacedPlan,
+    Assignment, CandidateReport, NodeEstimate, PlacementReport, Plan, PlanError, PlanOptions, PlanOutcome,
+    PlanRequest, UnplacedPlan,
 };
 use crate::session::core::SessionCore;
 use crate::session::core::compiled::Compiled;
@@ -123,29 +123,15 @@ impl NodePlacer for Placer {
     fn compile(
         &self,
         core: &SessionCore,
-        graph: &Graph,
-        infos: &[TensorInfo],
-        values: &BTreeMap<usize, Tensor>,
-        updates: &[(usize, usize)],
+        request: &PlanRequest<'_>,
         copied: CopiedPerRun,
     ) -> Result<PlanOutcome<Compiled>, Error> {
         let began = Instant::now();
         let devices: Vec<String> = core.devices.iter().map(|d| key::device(d.context.info())).collect();
-        let options = core.plan_options(graph, infos, values, updates);
+        let options = core.plan_options(request);
         let tuned = devices.iter().enumerate();
         let tuned = tuned.map(|(d, name)| key::tuned(name, options.choices.get(d).map(|c| &**c))).collect();
-        let work = PlacementTask {
-            placer: self,
-            core,
-            options,
-            graph,
-            infos,
-            values,
-            updates,
-            devices,
-            tuned,
-            copied,
-        };
+        let work = PlacementTask { placer: self, core, options, request, devices, tuned, copied };
         work.draft()?.try_map(|draft| self.place(&work, draft, began))
     }
 }
@@ -163,10 +149,7 @@ struct PlacementTask<'a> {
     placer: &'a Placer,
     core: &'a SessionCore,
     options: Cow<'a, PlanOptions>,
-    graph: &'a Graph,
-    infos: &'a [TensorInfo],
-    values: &'a BTreeMap<usize, Tensor>,
-    updates: &'a [(usize, usize)],
+    request: &'a PlanRequest<'a>,
     /// Names of the devices in the cache.
     devices: Vec<String>,
     /// The same with their choices of kernels, as times of operators have them.
@@ -175,20 +158,12 @@ struct PlacementTask<'a> {
 }
 
 impl PlacementTask<'_> {
-    fn with_compiler<R>(&self, assignment: &Assignment, f: impl FnOnce(&Compiler<'_>) -> R) -> R {
-        let usable = self.core.sources.usable(&self.core.devices);
-        let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
-        let (options, cache) = (&*self.options, self.core.sources.cache(&self.core.devices));
-        let (graph, assignment) = (self.graph, assignment.clone());
-        f(&Compiler { graph, devices: &devices, options, assignment, cache, updates: self.updates })
-    }
-
     fn draft(&self) -> Result<PlanOutcome<UnplacedPlan>, PlanError> {
-        self.with_compiler(&Assignment::Open, |c| c.unplaced(self.infos, self.values))
+        self.core.with_compiler(&self.options, Assignment::Open, |c| c.unplaced(self.request))
     }
 
     fn plan(&self, assignment: &Assignment) -> Result<Plan, PlanError> {
-        self.with_compiler(assignment, |c| c.compile(self.infos, self.values))?.plan()
+        self.core.with_compiler(&self.options, assignment.clone(), |c| c.compile(self.request))?.plan()
     }
 
     fn ready(&self, assignment: &Assignment) -> Result<Compiled, Error> {

@@ -99,7 +99,7 @@ impl PlacementTask<'_> {
     fn racing(&self) -> Arc<SessionCore> {
         let options = &self.core.options;
         let (params, sources) = (Arc::clone(&self.core.params), Arc::clone(&self.core.sources));
-        let (graph, devices) = (Arc::new(self.graph.clone()), self.core.devices.clone());
+        let (graph, devices) = (Arc::new(self.request.graph.clone()), self.core.devices.clone());
         Arc::new(SessionCore::new(graph, devices, measuring(options.plan.clone(), options), params, sources))
     }
 

@@ -1,15 +1,16 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use crate::backend::DeviceInfo;
 use crate::device::Context;
 use crate::dtype::DType;
-use crate::graph::GraphBuilder;
+use crate::graph::{Graph, GraphBuilder, Tensor, TensorInfo};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::custom::{CustomKernel, KernelCall};
 use crate::ops::linalg::MatMul;
 use crate::ops::norm::{Softmax, SoftmaxKind};
 use crate::ops::{self, AttrMap, AttrReader, BinaryFunction, Function, Operator};
-use crate::plan::{PlanCache, PlanOptions};
+use crate::plan::{Compiler, PlanCache, PlanOptions};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
 use crate::session::tuning::tests::keep_others;
@@ -384,15 +385,8 @@ fn entry_one_can_have_everything_an_output_that_is_a_copy_included() {
     let infos = [TensorInfo::new(DType::F32, Shape::new([8]).unwrap())];
     let (options, cache) = (PlanOptions::default(), PlanCache::default());
     let compile = |assignment: Assignment| {
-        let compiler = Compiler {
-            graph: &graph,
-            devices: &devices,
-            options: &options,
-            assignment,
-            cache: &cache,
-            updates: &[],
-        };
-        compiler.compile(&infos, &BTreeMap::new())?.plan()
+        let compiler = Compiler { devices: &devices, options: &options, assignment, cache: &cache };
+        compiler.compile(&PlanRequest::new(&graph, &infos))?.plan()
     };
     for device in 0..2 {
         let plan = compile(Assignment::All(device)).unwrap();

@@ -8,7 +8,6 @@ mod removal;
 mod stages;
 mod updates;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::backend::ContextDesc;
@@ -17,7 +16,7 @@ use crate::memory::host::HostRegion;
 use crate::memory::import::Path;
 use crate::ops::movement::{Concat, Transpose};
 use crate::ops::reduce::{Reduce, ReduceKind};
-use crate::plan::{Assignment, Compiler, PlanCache, PlanError, PlanOptions, Precision};
+use crate::plan::{Assignment, Compiler, PlanCache, PlanError, PlanOptions, PlanRequest, Precision};
 use crate::registry::Registry;
 use crate::session::*;
 use crate::shape::Shape;
@@ -289,16 +288,9 @@ fn a_device_without_16_bit_storage_refuses_half_precision() {
     info.features = info.features.missing(crate::kernel::Requires::STORAGE_16);
     let options = PlanOptions { precision: Precision::F16, ..PlanOptions::default() };
     let (assignment, cache) = (Assignment::default(), PlanCache::default());
-    let compiler = Compiler {
-        graph: &graph,
-        devices: &[&info],
-        options: &options,
-        assignment,
-        cache: &cache,
-        updates: &[],
-    };
+    let compiler = Compiler { devices: &[&info], options: &options, assignment, cache: &cache };
     let infos = [TensorInfo::new(DType::F32, Shape::new([4]).unwrap())];
-    let refused = compiler.compile(&infos, &BTreeMap::new());
+    let refused = compiler.compile(&PlanRequest::new(&graph, &infos));
     assert!(matches!(refused, Err(PlanError::NoHalf { .. })), "{refused:?}");
 }
 

@@ -1,5 +1,7 @@
 //! Choice of kernels by measurement: what was measured on a device is kept, and later plans take it.
 
+#![forbid(unsafe_code)]
+
 mod decide;
 mod file;
 mod measure;
@@ -18,9 +20,8 @@ use self::file::{Kept, Measured, TuningFile, device_key};
 use self::measure::{Bench, Measurable, runnable};
 use crate::backend::DeviceInfo;
 use crate::files::hash::Digest;
-use crate::graph::{Graph, Tensor, TensorInfo};
 use crate::ops::{Asked, ChoiceKey, Choices};
-use crate::plan::{Assignment, Compiler, PlanOptions, PlanOutcome, TunableNode};
+use crate::plan::{Assignment, PlanOptions, PlanOutcome, PlanRequest, TunableNode};
 use crate::session::core::SessionCore;
 use crate::session::core::cancel::RunOptions;
 use crate::session::core::device::Device;
@@ -325,14 +326,7 @@ fn result(
 }
 
 impl KernelChooser for KernelTuner {
-    fn choices(
-        &self,
-        core: &SessionCore,
-        graph: &Graph,
-        infos: &[TensorInfo],
-        values: &BTreeMap<usize, Tensor>,
-        updates: &[(usize, usize)],
-    ) -> Vec<Arc<Choices>> {
+    fn choices(&self, core: &SessionCore, request: &PlanRequest<'_>) -> Vec<Arc<Choices>> {
         let usable = core.sources.usable(&core.devices);
         let devices: Vec<&DeviceInfo> = usable.iter().map(|d| &**d).collect();
         for (d, info) in devices.iter().enumerate().filter(|(_, info)| !info.native) {
@@ -340,12 +334,9 @@ impl KernelChooser for KernelTuner {
                 break;
             }
             let options = PlanOptions { choices: self.known(&devices), ..core.options.plan.clone() };
-            let cache = core.sources.cache(&core.devices);
-            let assignment = Assignment::All(d as u32);
-            let compiler =
-                Compiler { graph, devices: &devices, options: &options, assignment, cache, updates };
+            let tunable = core.with_compiler(&options, Assignment::All(d as u32), |c| c.tunable(request));
             // What cannot be planned is the plan's to say.
-            let Ok(PlanOutcome::Plan(mut nodes)) = compiler.tunable(infos, values) else { continue };
+            let Ok(PlanOutcome::Plan(mut nodes)) = tunable else { continue };
             nodes.retain(|node| node.device as usize == d);
             if let Err(error) = self.tune(core, (d, info), &options, nodes) {
                 tracing::warn!(target: "onepool::tuning", device = %info.name, %error, "kernels are not measured");

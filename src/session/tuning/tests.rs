@@ -4,7 +4,7 @@ use std::path::Path;
 use super::*;
 use crate::backend::sim::DriverProfile;
 use crate::dtype::DType;
-use crate::graph::GraphBuilder;
+use crate::graph::{Graph, GraphBuilder, Tensor, TensorInfo};
 use crate::kernel::{KernelId, Requires};
 use crate::memory::model::DeviceKind;
 use crate::ops::conv::Conv;
@@ -12,7 +12,7 @@ use crate::ops::linalg::MatMul;
 use crate::ops::norm::{Softmax, SoftmaxKind};
 use crate::ops::test_util::tensor;
 use crate::ops::{Operator, WindowAttrs};
-use crate::plan::{Plan, PlanCache};
+use crate::plan::{Compiler, Plan, PlanCache};
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
 use crate::session::{CancelToken, Session, SessionBuilder, SubmissionLimit};
@@ -93,9 +93,8 @@ fn tunable_of(
 ) -> Vec<TunableNode> {
     let options = PlanOptions { choices: vec![Arc::new(choices.clone())], ..PlanOptions::default() };
     let (cache, assignment) = (PlanCache::default(), Assignment::default());
-    let compiler =
-        Compiler { graph, devices: &[device], options: &options, assignment, cache: &cache, updates: &[] };
-    compiler.tunable(infos, &BTreeMap::new()).unwrap().plan().unwrap()
+    let compiler = Compiler { devices: &[device], options: &options, assignment, cache: &cache };
+    compiler.tunable(&PlanRequest::new(graph, infos)).unwrap().plan().unwrap()
 }
 
 /// Keeps in `folder`, for each choice of `graph` on `device`, that another candidate than the default is
@@ -119,8 +118,8 @@ pub(in crate::session) fn keep_others(
 fn plan(graph: &Graph, devices: &[&DeviceInfo], choices: &Choices) -> Plan {
     let options = PlanOptions { choices: vec![Arc::new(choices.clone())], ..PlanOptions::default() };
     let (cache, assignment) = (PlanCache::default(), Assignment::default());
-    let compiler = Compiler { graph, devices, options: &options, assignment, cache: &cache, updates: &[] };
-    compiler.compile(&infos(), &BTreeMap::new()).unwrap().plan().unwrap()
+    let compiler = Compiler { devices, options: &options, assignment, cache: &cache };
+    compiler.compile(&PlanRequest::new(graph, &infos())).unwrap().plan().unwrap()
 }
 
 /// Calls `f` with choices that take each candidate of each choice of the graph on `device` once, and the candidate.

@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::Compute;
 use crate::error::{CliError, chain};
-use crate::inspect::named;
 use crate::open::load_on;
 use crate::output::Output;
+use crate::inspect::named;
 use crate::verify::case;
 use onepool::backend::DeviceInfo;
 use onepool::dtype::DType;
@@ -19,7 +19,7 @@ use onepool::kernel::{KernelId, KernelSource};
 use onepool::ops::StepKernel;
 use onepool::plan::{
     self, Assignment, Compiler, GraphCx, KernelCode, Plan, PlanCache, PlanError, PlanOptions, PlanOutcome,
-    Precision, Work,
+    PlanRequest, Precision, Work,
 };
 use onepool::session::IoInfo;
 use onepool::shape::Dim;
@@ -168,12 +168,10 @@ fn planned(
     remark: &mut Option<String>,
 ) -> Result<Plan, PlanError> {
     let cache = PlanCache::default();
+    let compiler = Compiler { devices: table, options, assignment: Assignment::default(), cache: &cache };
     let mut known = BTreeMap::new();
     loop {
-        let assignment = Assignment::default();
-        let compiler =
-            Compiler { graph: &graph, devices: table, options, assignment, cache: &cache, updates: &[] };
-        match compiler.compile(infos, &known)? {
+        match compiler.compile(&PlanRequest { values: &known, ..PlanRequest::new(&graph, infos) })? {
             PlanOutcome::Choose { node, then } => graph = plan::choose(&graph, node, then)?,
             PlanOutcome::NeedsValues { inputs, .. }
                 if inputs.iter().any(|i| values.contains_key(i) && !known.contains_key(i)) =>

@@ -13,7 +13,7 @@ use crate::ops::norm::LayerNormalization;
 use crate::ops::test_util::tensor;
 use crate::ops::{self, Function, Operator};
 use crate::plan::passes::{GraphCx, PassSelection, Precision, prepare};
-use crate::plan::{Assignment, Compiler, PlanCache, PlanOptions, specialize};
+use crate::plan::{Assignment, Compiler, PlanCache, PlanOptions, PlanRequest, specialize};
 use crate::shape::Shape;
 
 /// A layer's middle: a product, the residual sum, its normalization, and what reads both.
@@ -146,15 +146,10 @@ fn layers(
     infos.extend((0..4).map(|_| info(DType::F32, &[1, 2, rows, 16])));
     // Caches are updated in place.
     let updates = [(2, 1), (3, 2), (4, 3), (5, 4)];
-    let compiler = Compiler {
-        graph: &graph,
-        devices: &[&device],
-        options: &options,
-        assignment: Assignment::default(),
-        cache: &PlanCache::default(),
-        updates: &updates,
-    };
-    let plan = compiler.compile(&infos, &BTreeMap::new()).unwrap().plan().unwrap();
+    let (devices, assignment, cache) = (&[&device][..], Assignment::default(), &PlanCache::default());
+    let compiler = Compiler { devices, options: &options, assignment, cache };
+    let request = PlanRequest { updates: &updates, ..PlanRequest::new(&graph, &infos) };
+    let plan = compiler.compile(&request).unwrap().plan().unwrap();
     ["layer0", "layer1"].map(|layer| {
         let own = plan.report.nodes.iter().filter(|n| n.name.starts_with(layer) && n.commands > 0);
         own.map(|n| (n.op, n.commands)).collect()
