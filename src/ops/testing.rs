@@ -260,13 +260,7 @@ impl<'a> Check<'a> {
                     let args =
                         args.iter().zip(accesses).map(|(a, access)| Arg::Buffer(slot(a).range(), access));
                     let args: Vec<Arg> = args.collect();
-                    let dispatch = Dispatch {
-                        kernel: kernel.id(),
-                        args,
-                        params: params.clone(),
-                        part: None,
-                        groups: *groups,
-                    };
+                    let dispatch = Dispatch::new(kernel.id(), args, params.clone(), *groups);
                     kernels.push(kernel);
                     Command::Dispatch(dispatch)
                 }

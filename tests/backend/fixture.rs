@@ -195,13 +195,12 @@ pub(crate) fn axpb(
     a: f32,
     b: f32,
 ) -> Command {
-    Command::Dispatch(Dispatch {
+    Command::Dispatch(Dispatch::new(
         kernel,
-        args: vec![Arg::Buffer(x, READ), Arg::Buffer(y, WRITE)],
-        params: bytemuck::bytes_of(&params::Axpb { n, a, b }).to_vec(),
-        part: None,
-        groups: grid_1d(n.into(), 64, 65535),
-    })
+        vec![Arg::Buffer(x, READ), Arg::Buffer(y, WRITE)],
+        bytemuck::bytes_of(&params::Axpb { n, a, b }).to_vec(),
+        grid_1d(n.into(), 64, 65535),
+    ))
 }
 
 /// The error of a call that must not work.

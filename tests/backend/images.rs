@@ -146,9 +146,7 @@ mod two_dimensional {
         );
         let range = part(held, offset, bytes);
         let view = ImageView { image, filter: Filter::Nearest };
-        let dispatch = |kernel, args| {
-            Command::Dispatch(Dispatch { kernel, args, params: vec![], part: None, groups: [W, H, 1] })
-        };
+        let dispatch = |kernel, args| Command::Dispatch(Dispatch::new(kernel, args, vec![], [W, H, 1]));
         let commands = vec![
             dispatch(store, vec![Arg::Image(range, view, WRITE)]),
             barrier(WRITE, READ | onepool::memory::coherency::Access::TRANSFER_READ),

@@ -34,13 +34,12 @@ fn a_prepared_recording_is_replayed_on_changing_input() {
     let queue = context.queue().unwrap();
     let (a, b) = (buffer(&context, 64), buffer(&context, 64));
     let add = context.create_native_kernel(add()).unwrap();
-    let dispatch = Dispatch {
-        kernel: add.id(),
-        args: vec![Arg::Buffer(a.range(), Access::KERNEL_READ), Arg::Buffer(b.range(), Access::KERNEL_WRITE)],
-        params: 1.0f32.to_ne_bytes().to_vec(),
-        part: None,
-        groups: [1; 3],
-    };
+    let dispatch = Dispatch::new(
+        add.id(),
+        vec![Arg::Buffer(a.range(), Access::KERNEL_READ), Arg::Buffer(b.range(), Access::KERNEL_WRITE)],
+        1.0f32.to_ne_bytes().to_vec(),
+        [1; 3],
+    );
     let commands =
         vec![Command::Timestamp { slot: 0 }, Command::Dispatch(dispatch), Command::Timestamp { slot: 1 }];
     let prepared = queue.prepare(Recording { commands, timestamps: 2, ..Recording::default() }).unwrap();

@@ -148,7 +148,7 @@ pub(crate) fn problem(error: Error) -> Problem {
 pub(crate) fn unary(kernel: &Kernel, x: BufferRange, y: BufferRange, params: &[u8]) -> Command {
     let args = vec![Arg::Buffer(x, Access::KERNEL_READ), Arg::Buffer(y, Access::KERNEL_WRITE)];
     let groups = [(y.bytes / 4) as u32, 1, 1];
-    Command::Dispatch(Dispatch { kernel: kernel.id(), args, params: params.to_vec(), part: None, groups })
+    Command::Dispatch(Dispatch::new(kernel.id(), args, params.to_vec(), groups))
 }
 
 pub(crate) const KERNELS: Barrier = Barrier { src: Access::KERNEL_WRITE, dst: Access::DEVICE };

@@ -64,13 +64,7 @@ fn dispatches() {
         let (x, y) = (buffer(&context, 1024), buffer(&context, 1024));
         let kernel = add_on(&context);
         let dispatch = |args: Vec<Arg>, params: usize| {
-            Command::Dispatch(Dispatch {
-                kernel: kernel.id(),
-                args,
-                params: vec![0; params],
-                part: None,
-                groups: [1; 3],
-            })
+            Command::Dispatch(Dispatch::new(kernel.id(), args, vec![0; params], [1; 3]))
         };
         let (read, write) = (Access::KERNEL_READ, Access::KERNEL_WRITE);
         let aliased = vec![Arg::Buffer(x.range(), read), Arg::Buffer(range(&x, 512, 512), write)];

@@ -66,7 +66,7 @@ fn reach(context: &Context, whole: &Buffer, first: u32) {
     let args = reflection.bindings.iter().zip([&part, &result]);
     let args = args.map(|(b, buffer)| Arg::Buffer(buffer.range(), touch(b.access))).collect();
     let params = first.to_le_bytes().to_vec();
-    let dispatch = Dispatch { kernel: kernel.id(), args, params, part: None, groups: [1, 1, 1] };
+    let dispatch = Dispatch::new(kernel.id(), args, params, [1, 1, 1]);
     let shown = Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ };
     let commands = vec![Command::Dispatch(dispatch), Command::Barrier(shown)];
     let recording = Recording { commands, ..Recording::default() };
@@ -120,7 +120,7 @@ fn a_kernel_of_a_session_cannot_be_called_by_a_name_that_was_made_up() {
         session.set_input("x", &Tensor::new([1000], &[1.5f32; 1000]).unwrap()).unwrap();
         session.run().unwrap();
         let call = |kernel: DeviceKernelId| {
-            let dispatch = Dispatch { kernel, args: vec![], params: vec![], part: None, groups: [1, 1, 1] };
+            let dispatch = Dispatch::new(kernel, vec![], vec![], [1, 1, 1]);
             let recording = Recording { commands: vec![Command::Dispatch(dispatch)], ..Recording::default() };
             let queue = context.queue().unwrap();
             [queue.prepare(recording.clone()).map(drop).unwrap_err(), queue.submit(recording).unwrap_err()]

@@ -162,17 +162,16 @@ fn through_images(
     let view = |image| ImageView { image, filter: Filter::Nearest };
     let (_, reflection) = source.spirv().unwrap();
     let access = |at: usize| touch(reflection.bindings[at].access);
-    let dispatch = Dispatch {
-        kernel: kernel.id(),
-        args: vec![
+    let dispatch = Dispatch::new(
+        kernel.id(),
+        vec![
             Arg::Image(x, view(from), access(0)),
             Arg::Image(y, view(to), access(1)),
             Arg::Buffer(sizes.range(), access(2)),
         ],
-        params: Vec::new(),
-        part: None,
-        groups: [size[0] as u32, size[1] as u32, 1],
-    };
+        Vec::new(),
+        [size[0] as u32, size[1] as u32, 1],
+    );
     let all = Command::Barrier(Barrier { src: Access::DEVICE, dst: Access::DEVICE });
     let recording = Recording {
         commands: vec![

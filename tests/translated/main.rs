@@ -67,13 +67,7 @@ fn run(context: &Context, source: &Arc<KernelSource>, case: &Case<'_>) -> Vec<Ve
         .iter()
         .zip(&reflection.bindings)
         .map(|(buffer, binding)| Arg::Buffer(buffer.range(), touch(binding.access)));
-    let dispatch = Dispatch {
-        kernel: kernel.id(),
-        args: args.collect(),
-        params: case.params.clone(),
-        part: None,
-        groups: [case.groups, 1, 1],
-    };
+    let dispatch = Dispatch::new(kernel.id(), args.collect(), case.params.clone(), [case.groups, 1, 1]);
     let shown = Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ };
     let recording = Recording {
         commands: vec![Command::Dispatch(dispatch), Command::Barrier(shown)],

@@ -317,7 +317,7 @@ fn a_run_that_writes_a_dma_buf_keeps_the_host_from_all_of_it() {
         .unwrap();
     let part = whole.sub_buffer(0, 4096).unwrap().range();
     let args = vec![Arg::Buffer(part, Access::KERNEL_WRITE)];
-    let run = Dispatch { kernel: kernel.id(), args, params: Vec::new(), part: None, groups: [1; 3] };
+    let run = Dispatch::new(kernel.id(), args, Vec::new(), [1; 3]);
     let shown = Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ };
     let commands = vec![Command::Dispatch(run), Command::Barrier(shown)];
     let recording = Recording { commands, flush: vec![part], invalidate: vec![part], ..Recording::default() };

@@ -1,5 +1,7 @@
 //! A run as plain data: what a queue executes, with every barrier already decided.
 
+#![forbid(unsafe_code)]
+
 use onepool_core::memory::coherency::{Access, Barrier};
 use onepool_core::memory::image::{ImageDesc, ImageView};
 
@@ -85,6 +87,13 @@ pub struct Dispatch {
     pub part: Option<GridPart>,
     /// Work-groups along x, y, z; a native kernel ignores them.
     pub groups: [u32; 3],
+}
+
+impl Dispatch {
+    /// Of a whole grid.
+    pub fn new(kernel: DeviceKernelId, args: Vec<Arg>, params: Vec<u8>, groups: [u32; 3]) -> Self {
+        Dispatch { kernel, args, params, part: None, groups }
+    }
 }
 
 /// One thing a queue does, in order.

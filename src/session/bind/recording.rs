@@ -350,7 +350,7 @@ impl Binding<'_> {
                     .collect::<Result<Vec<_>, Error>>()?;
                 let args = through_images(args, images);
                 let (params, groups) = (params.clone(), *groups);
-                Command::Dispatch(Dispatch { kernel: kernel.id(), args, params, part: None, groups })
+                Command::Dispatch(Dispatch::new(kernel.id(), args, params, groups))
             }
             Work::Copy { src, dst } => Command::Copy { src: self.range(*src, d)?, dst: self.range(*dst, d)? },
             Work::Fill { dst, value } => Command::Fill { dst: self.range(*dst, d)?, value: *value },

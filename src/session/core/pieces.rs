@@ -113,7 +113,6 @@ pub(in crate::session) struct PieceSchedule {
     segments: Mutex<Vec<SegmentTimes>>,
 }
 
-/// One segment.
 #[derive(Clone, Debug, Default)]
 struct SegmentTimes {
     /// Nanoseconds of each whole dispatch; empty before the first cut.
@@ -149,7 +148,6 @@ pub(in crate::session) struct CutTerms<'a> {
     pub(in crate::session) clock: bool,
 }
 
-/// One piece.
 #[derive(Clone, Debug, Default)]
 pub(in crate::session) struct Piece {
     /// Indices of its dispatches in the segment, parts counted each for itself.
@@ -437,13 +435,7 @@ mod tests {
 
     fn dispatch() -> Command {
         let kernel = DeviceKernelId { index: 0, generation: 0 };
-        Command::Dispatch(Dispatch {
-            kernel,
-            args: Vec::new(),
-            params: Vec::new(),
-            part: None,
-            groups: [1; 3],
-        })
+        Command::Dispatch(Dispatch::new(kernel, Vec::new(), Vec::new(), [1; 3]))
     }
 
     fn labelled(commands: Vec<(Command, Option<u32>)>) -> LabelledRecording {

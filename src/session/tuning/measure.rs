@@ -210,13 +210,7 @@ impl<'a> Bench<'a> {
                     };
                     let args = args.iter().map(|(arg, access)| Arg::Buffer(range(arg, *access), *access));
                     let args = args.collect();
-                    let dispatch = Dispatch {
-                        kernel: kernel.id(),
-                        args,
-                        params: params.clone(),
-                        part: None,
-                        groups: *groups,
-                    };
+                    let dispatch = Dispatch::new(kernel.id(), args, params.clone(), *groups);
                     kernels.push(kernel);
                     Command::Dispatch(dispatch)
                 }

@@ -115,7 +115,7 @@ impl Queue {
             *groups = u32::try_from(found).map_err(|_| UsageError::new(CONTEXT, problem))?;
         }
         let args = args.iter().map(|arg| arg.to_arg()).collect();
-        let dispatch = Dispatch { kernel: kernel.id(), args, params: params.to_vec(), part: None, groups };
+        let dispatch = Dispatch::new(kernel.id(), args, params.to_vec(), groups);
         self.enqueue(CONTEXT, Command::Dispatch(dispatch))
     }
 

@@ -328,16 +328,15 @@ impl<'c> Kernels<'c> {
     fn dispatch(&self, from: &Buffer, n: usize) -> Result<Command, Error> {
         let items = (self.bytes / 16) as u32;
         let to = self.part(&self.to, 0)?;
-        Ok(Command::Dispatch(Dispatch {
-            kernel: self.kernel.id(),
-            args: vec![
+        Ok(Command::Dispatch(Dispatch::new(
+            self.kernel.id(),
+            vec![
                 Arg::Buffer(self.part(from, n)?, Access::KERNEL_READ),
                 Arg::Buffer(to, Access::KERNEL_WRITE),
             ],
-            params: bytemuck::bytes_of(&items).to_vec(),
-            part: None,
-            groups: [items.div_ceil(64), 1, 1],
-        }))
+            bytemuck::bytes_of(&items).to_vec(),
+            [items.div_ceil(64), 1, 1],
+        )))
     }
 
     fn run(&self, command: Command) -> Result<(), Error> {

@@ -46,7 +46,7 @@ impl Fixture {
 }
 
 fn dispatch(kernel: DeviceKernelId, args: Vec<Arg>) -> Recording {
-    let dispatch = Dispatch { kernel, args, params: Vec::new(), part: None, groups: [1; 3] };
+    let dispatch = Dispatch::new(kernel, args, Vec::new(), [1; 3]);
     Recording { commands: vec![Command::Dispatch(dispatch)], ..Recording::default() }
 }
 

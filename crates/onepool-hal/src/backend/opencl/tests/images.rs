@@ -54,7 +54,7 @@ fn a_view_that_the_device_has_not_is_refused() {
     let image = ImageDesc { texel: Texel::Rgba32F, width: 4, height: 2, row_pitch: 64 };
     let queue = fixture.queue();
     let submit = |kernel, args| {
-        let dispatch = Dispatch { kernel, args, params: vec![], part: None, groups: [4, 1, 1] };
+        let dispatch = Dispatch::new(kernel, args, vec![], [4, 1, 1]);
         let point = queue.submit(&recording(vec![Command::Dispatch(dispatch)]))?;
         queue.wait(point, None)
     };

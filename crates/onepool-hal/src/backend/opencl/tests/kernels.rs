@@ -10,7 +10,7 @@ fn constants_reach_somebodys_own_kernel_as_macros() {
     let y = fixture.upload(&[0u32; 4]);
     let kernel = fixture.create(&own_source(TEXT), &[(3, 77)]).unwrap();
     let args = vec![Arg::Buffer(fixture.all(y), WRITE)];
-    let dispatch = Dispatch { kernel, args, params: vec![], part: None, groups: [4, 1, 1] };
+    let dispatch = Dispatch::new(kernel, args, vec![], [4, 1, 1]);
     fixture.run(&fixture.queue(), &recording(vec![Command::Dispatch(dispatch)]));
     assert_eq!(fixture.download::<u32>(y), [77; 4]);
 }

@@ -117,11 +117,10 @@ fn recording(commands: Vec<Command>) -> Recording {
 
 /// y = a * x + b over `n` elements of the kernel's type.
 fn axpb(kernel: DeviceKernelId, x: BufferRange, y: BufferRange, n: u32, a: f32, b: f32) -> Command {
-    Command::Dispatch(Dispatch {
+    Command::Dispatch(Dispatch::new(
         kernel,
-        args: vec![Arg::Buffer(x, READ), Arg::Buffer(y, WRITE)],
-        params: bytemuck::bytes_of(&params::Axpb { n, a, b }).to_vec(),
-        part: None,
-        groups: grid_1d(n.into(), 64, 65535),
-    })
+        vec![Arg::Buffer(x, READ), Arg::Buffer(y, WRITE)],
+        bytemuck::bytes_of(&params::Axpb { n, a, b }).to_vec(),
+        grid_1d(n.into(), 64, 65535),
+    ))
 }
