@@ -36,7 +36,7 @@ fn a_device_is_measured_once_and_within_bounds() {
 
 #[test]
 fn costs_can_be_given_and_preset() {
-    let given = ImportCosts { copy_threshold: 12_288, direct_reads: 3, parameters_in_place: false };
+    let given = ImportCosts { copy_threshold: 12_288, direct_reads: Some(3), parameters_in_place: false };
     assert_eq!(open("vulkan", CostSource::Given(given)).import_costs(), given);
     let preset = open("vulkan", CostSource::Preset).cost_report();
     assert_eq!((preset.costs, preset.times), (ImportCosts::preset(true), None));

@@ -82,10 +82,10 @@ fn measured_costs_decide_whether_a_device_fetches() {
         let crossings = bind.build().unwrap().plan().report.crossings.clone();
         (crossings[0].path, crossings[0].reason)
     };
-    let costs = |copy_threshold, direct_reads| ImportCosts {
+    let costs = |copy_threshold, reads| ImportCosts {
         copy_threshold,
-        direct_reads,
-        parameters_in_place: direct_reads == u32::MAX,
+        direct_reads: Some(reads),
+        parameters_in_place: false,
     };
     let all = 4 * N as u64;
     assert_eq!(way("sim:discrete", costs(4096, 1)).0, Crossing::Direct);

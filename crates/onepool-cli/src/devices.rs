@@ -245,9 +245,9 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
 fn costs(report: &CostReport, memory: &MemoryModel, out: &mut Output) -> Result<(), CliError> {
     let CostReport { costs, times, took_ms, note } = report;
     let reads = match costs.direct_reads {
-        u32::MAX => "read in place however often".to_owned(),
-        1 => "copied by the device where it is read more than once".to_owned(),
-        most => format!("copied by the device where it is read more than {most} times"),
+        None => "read in place however often".to_owned(),
+        Some(1) => "copied by the device where it is read more than once".to_owned(),
+        Some(most) => format!("copied by the device where it is read more than {most} times"),
     };
     let note = if note.is_empty() { String::new() } else { format!(" ({note})") };
     out.line(format_args!(

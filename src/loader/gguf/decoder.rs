@@ -121,8 +121,7 @@ impl Decoder<'_> {
         let (y, _) = self.norm("output_norm", stream)?;
         let head = if self.weights.has("output.weight") { "output" } else { "token_embd" };
         let mut logits = self.product("logits", y, &[(head.to_owned(), vocabulary)], hidden)?;
-        let [_, cap] = self.settings.softcaps;
-        if cap > 0.0 {
+        if let Some(cap) = self.settings.logit_cap {
             let down = self.g.constant("cap.inverse", Tensor::scalar(1.0 / cap));
             let up = self.g.constant("cap", Tensor::scalar(cap));
             logits = self.shared_op("capped.down", mul(), &[logits, down]);
@@ -300,7 +299,7 @@ impl Decoder<'_> {
             heads,
             kv_heads: sizes.kv_heads,
             scale: Some(self.settings.scale),
-            softcap: self.settings.softcaps[0],
+            softcap: self.settings.score_cap.unwrap_or(0.0),
             window: self.settings.window.filter(|_| !global),
             rotary: rotates.then_some(architecture.interleaved()),
             causal: true,

@@ -83,8 +83,10 @@ pub(super) struct Settings {
     pub(super) epsilon: f32,
     /// Factor of the scores.
     pub(super) scale: f32,
-    /// Bound of the scores, and of the logits; 0 is none.
-    pub(super) softcaps: [f32; 2],
+    /// Bound of the scores.
+    pub(super) score_cap: Option<f32>,
+    /// Bound of the logits.
+    pub(super) logit_cap: Option<f32>,
     /// Factor of the embedding.
     pub(super) embedding_scale: Option<f32>,
     /// Keys that a query sees in layers with a window.
@@ -210,27 +212,31 @@ impl Entries<'_> {
     }
 }
 
-impl Settings {
-    pub(super) fn of(file: &GgufFile) -> Result<Self, LoadError> {
-        const NAME: &str = "general.architecture";
-        let name = file.text(NAME)?;
-        let name = name.ok_or_else(|| LoadErrorKind::missing(format!("entry {NAME:?}")))?;
-        let known = Architecture::ALL.iter().find(|(known, _)| *known == name);
-        let Some(&(prefix, architecture)) = known else {
-            let names = Architecture::ALL.map(|(name, _)| name);
-            let near = nearest(name, names);
-            let near =
-                if near.is_empty() { String::new() } else { format!(" (nearest: {})", near.join(", ")) };
-            let what = format!("architecture {name:?}{near}; these are read: {}", names.join(", "));
-            return Err(entry_error(NAME, LoadErrorKind::unsupported(what)));
-        };
-        let e = Entries { file, prefix };
-        let need = |name: &str| e.size(name).and_then(|found| e.need(name, found));
-        let layers = need("block_count")?;
-        if layers as u64 > MAX_LAYERS {
-            return Err(e.wrong("block_count", format!("1 to {MAX_LAYERS}"), layers));
-        }
-        let hidden = need("embedding_length")?;
+/// The architecture that the file names, and what the names of its entries begin with.
+fn architecture(file: &GgufFile) -> Result<(&'static str, Architecture), LoadError> {
+    const NAME: &str = "general.architecture";
+    let name = file.text(NAME)?;
+    let name = name.ok_or_else(|| LoadErrorKind::missing(format!("entry {NAME:?}")))?;
+    let known = Architecture::ALL.iter().find(|(known, _)| *known == name);
+    known.copied().ok_or_else(|| {
+        let names = Architecture::ALL.map(|(name, _)| name);
+        let near = nearest(name, names);
+        let near = if near.is_empty() { String::new() } else { format!(" (nearest: {})", near.join(", ")) };
+        let what = format!("architecture {name:?}{near}; these are read: {}", names.join(", "));
+        entry_error(NAME, LoadErrorKind::unsupported(what))
+    })
+}
+
+/// Heads of the attention: how many, those of keys and values, elements of one, and of these the rotated ones.
+struct Heads {
+    heads: usize,
+    kv_heads: usize,
+    head: usize,
+    rotated: usize,
+}
+
+impl Heads {
+    fn of(e: &Entries<'_>, hidden: usize) -> Result<Self, LoadError> {
         let heads = e.common("attention.head_count")?;
         let heads = e.need("attention.head_count", heads)?;
         let kv_heads = e.common("attention.head_count_kv")?.unwrap_or(heads);
@@ -247,6 +253,21 @@ impl Settings {
         if rotated > head || !rotated.is_multiple_of(2) || head == 0 {
             return Err(e.wrong("rope.dimension_count", format!("an even number up to {head}"), rotated));
         }
+        Ok(Heads { heads, kv_heads, head, rotated })
+    }
+}
+
+impl Settings {
+    pub(super) fn of(file: &GgufFile) -> Result<Self, LoadError> {
+        let (prefix, architecture) = architecture(file)?;
+        let e = Entries { file, prefix };
+        let need = |name: &str| e.size(name).and_then(|found| e.need(name, found));
+        let layers = need("block_count")?;
+        if layers as u64 > MAX_LAYERS {
+            return Err(e.wrong("block_count", format!("1 to {MAX_LAYERS}"), layers));
+        }
+        let hidden = need("embedding_length")?;
+        let Heads { heads, kv_heads, head, rotated } = Heads::of(&e, hidden)?;
         if let Some(experts) = e.size("expert_count").unwrap_or(None) {
             let what = format!("mixtures of {experts} experts: load an ONNX export of the model");
             return Err(e.unsupported("expert_count", what));
@@ -270,11 +291,14 @@ impl Settings {
             }
             _ => head,
         };
-        let cap = |name: &str| e.float(name).map(|cap| cap.unwrap_or(0.0).max(0.0) as f32);
-        let softcaps = match architecture {
-            Architecture::Gemma2 => [cap("attn_logit_softcapping")?, cap("final_logit_softcapping")?],
-            Architecture::Gemma3 => [0.0, cap("final_logit_softcapping")?],
-            _ => [0.0; 2],
+        let cap = |name: &str| e.float(name).map(|cap| cap.map(|cap| cap as f32).filter(|cap| *cap > 0.0));
+        let score_cap = match architecture {
+            Architecture::Gemma2 => cap("attn_logit_softcapping")?,
+            _ => None,
+        };
+        let logit_cap = match architecture {
+            Architecture::Gemma2 | Architecture::Gemma3 => cap("final_logit_softcapping")?,
+            _ => None,
         };
         let mut context = need("context_length")?;
         let temperature = match architecture {
@@ -295,7 +319,8 @@ impl Settings {
             ffn: e.common("feed_forward_length")?.unwrap_or(0),
             epsilon,
             scale: 1.0 / (per_head as f32).sqrt(),
-            softcaps,
+            score_cap,
+            logit_cap,
             embedding_scale: gemma.then(|| (hidden as f32).sqrt()),
             window,
             windowed,

@@ -231,8 +231,9 @@ impl Boundary<'_> {
     /// Whether a device that accesses `bytes` bytes `touches` times is faster with a copy of its own.
     fn copy_pays(&self, d: u32, bytes: u64, touches: u32) -> bool {
         let info = self.cx.devices.get(d as usize);
-        info.map(|info| self.cx.cache.costs(d, info))
-            .is_some_and(|costs| bytes >= costs.copy_threshold && touches > costs.direct_reads)
+        info.map(|info| self.cx.cache.costs(d, info)).is_some_and(|costs| {
+            bytes >= costs.copy_threshold && costs.direct_reads.is_some_and(|most| touches > most)
+        })
     }
 
     /// How often nodes read each element of the tensor.

@@ -19,8 +19,8 @@ const MOST: u64 = 16 << 20;
 pub struct ImportCosts {
     /// Tensors below this many bytes are copied.
     pub copy_threshold: u64,
-    /// An import is used in place when the graph touches each byte at most this often.
-    pub direct_reads: u32,
+    /// An import is used in place when the graph touches each byte at most this often; `None` for however often.
+    pub direct_reads: Option<u32>,
     /// Whether kernels read parameters in the host's pages. Elsewhere these move to memory of the device's own, once.
     pub parameters_in_place: bool,
 }
@@ -35,7 +35,7 @@ impl ImportCosts {
     pub const fn preset(shares_host_memory: bool) -> ImportCosts {
         ImportCosts {
             copy_threshold: 64 << 10,
-            direct_reads: if shares_host_memory { u32::MAX } else { 1 },
+            direct_reads: if shares_host_memory { None } else { Some(1) },
             parameters_in_place: shares_host_memory,
         }
     }
@@ -49,7 +49,6 @@ impl ImportCosts {
     /// The same for bindings that last `runs` runs, at least one.
     pub fn of_runs(times: &ImportTimes, shares_host_memory: bool, runs: u32) -> ImportCosts {
         let runs = f64::from(runs.max(1));
-        let preset = ImportCosts::preset(shares_host_memory);
         // Per byte, a run saves its copy and loses what reading in place costs once, and what its submission does.
         let slower = (times.imported_read_ns - times.own_read_ns).max(0.0);
         let saved = runs * (times.copy_ns - slower - times.submit_byte_ns) - times.import_byte_ns;
@@ -59,20 +58,20 @@ impl ImportCosts {
             (true, false) => MOST as f64,
             (false, _) => LEAST as f64,
         };
-        let pays = if times.own_read_ns <= 0.0 || times.imported_read_ns <= 0.0 {
-            f64::from(preset.direct_reads)
+        // The casts saturate.
+        let direct_reads = if times.own_read_ns <= 0.0 || times.imported_read_ns <= 0.0 {
+            ImportCosts::preset(shares_host_memory).direct_reads
         } else if times.imported_read_ns > times.own_read_ns * NOISE {
-            times.device_copy_ns / slower
+            Some(((times.device_copy_ns / slower) as u32).max(1)).filter(|reads| *reads < u32::MAX)
         } else {
-            f64::from(u32::MAX)
+            None
         };
         ImportCosts {
-            // The casts saturate.
             copy_threshold: (threshold as u64).clamp(LEAST, MOST).next_multiple_of(LEAST),
-            direct_reads: (pays as u32).max(1),
+            direct_reads,
             // A run reads each about once.
             parameters_in_place: shares_host_memory
-                && pays as u32 == u32::MAX
+                && direct_reads.is_none()
                 && times.submit_byte_ns <= times.own_read_ns.max(0.0) * SUBMIT_SHARE,
         }
     }
@@ -157,7 +156,7 @@ mod tests {
         let costs = ImportCosts::of(&small, true);
         assert!(!costs.parameters_in_place);
         // What is imported for a run is read in place all the same: a copy costs more.
-        assert_eq!((costs.direct_reads, costs.copy_threshold), (u32::MAX, LEAST));
+        assert_eq!((costs.direct_reads, costs.copy_threshold), (None, LEAST));
         let dear = ImportTimes { submit_byte_ns: 0.2, ..apu() };
         assert_eq!(ImportCosts::of(&dear, true).copy_threshold, MOST);
         assert!(!ImportCosts::of(&apu(), false).parameters_in_place);
@@ -168,7 +167,7 @@ mod tests {
     #[test]
     fn equal_speed_is_read_in_place_however_often() {
         let costs = ImportCosts::of(&apu(), true);
-        assert_eq!(costs.direct_reads, u32::MAX);
+        assert_eq!(costs.direct_reads, None);
         // 20 us against 128 copies at 10 GB/s and of 100 ns each.
         assert_eq!(costs.copy_threshold, LEAST);
     }
@@ -178,7 +177,7 @@ mod tests {
         // 20 us against one copy at 10 GB/s.
         let one = ImportCosts::of_runs(&apu(), true, 1);
         assert!((200_000..300_000).contains(&one.copy_threshold), "{one:?}");
-        assert_eq!(one.direct_reads, u32::MAX);
+        assert_eq!(one.direct_reads, None);
         // An import that takes longer than any copy of its bytes.
         let pinned = ImportTimes { import_ns: 900_000.0, import_byte_ns: 0.2, ..apu() };
         assert_eq!(ImportCosts::of_runs(&pinned, false, 1).copy_threshold, MOST);
@@ -189,9 +188,9 @@ mod tests {
     #[test]
     fn slow_reads_in_place_pay_for_a_copy() {
         let bus = ImportTimes { own_read_ns: 0.001, imported_read_ns: 0.04, device_copy_ns: 0.04, ..apu() };
-        assert_eq!(ImportCosts::of(&bus, false).direct_reads, 1);
+        assert_eq!(ImportCosts::of(&bus, false).direct_reads, Some(1));
         let snooped = ImportTimes { imported_read_ns: 0.03, device_copy_ns: 0.06, ..apu() };
-        assert!((5..=6).contains(&ImportCosts::of(&snooped, true).direct_reads));
+        assert!(matches!(ImportCosts::of(&snooped, true).direct_reads, Some(5..=6)));
     }
 
     #[test]
@@ -227,7 +226,7 @@ mod tests {
                 import_ns, import_byte_ns, copy_call_ns, copy_ns, own_read_ns, imported_read_ns, device_copy_ns,
                 submit_byte_ns, host_read_ns: Vec::new(),
             }, true);
-            prop_assert!((LEAST..=MOST).contains(&costs.copy_threshold) && costs.direct_reads >= 1);
+            prop_assert!((LEAST..=MOST).contains(&costs.copy_threshold) && costs.direct_reads != Some(0));
         }
     }
 }

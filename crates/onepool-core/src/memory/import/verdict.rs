@@ -168,8 +168,8 @@ pub struct DevicePolicy {
     pub dma_buf_supported: bool,
     /// Tensors below this many bytes are copied.
     pub copy_threshold: u64,
-    /// An import is used in place when the graph touches each byte at most this often.
-    pub direct_reads: u32,
+    /// An import is used in place when the graph touches each byte at most this often; `None` for however often.
+    pub direct_reads: Option<u32>,
     /// What a binding's offset must be a multiple of.
     pub storage_offset_alignment: u64,
     /// Most bytes in one binding.
@@ -202,7 +202,7 @@ impl DevicePolicy {
             import_refusal: None,
             dma_buf_supported: false,
             copy_threshold: 0,
-            direct_reads: u32::MAX,
+            direct_reads: None,
             storage_offset_alignment: 1,
             max_range: u64::MAX,
             strict: false,
@@ -358,8 +358,8 @@ fn in_place_or_dma(
     window: PageWindow,
     misaligned_element: Option<u64>,
 ) -> (Path, Reason) {
-    if request.touches > policy.direct_reads {
-        let (times, pays) = (request.touches, policy.direct_reads);
+    let times = request.touches;
+    if let Some(pays) = policy.direct_reads.filter(|most| times > *most) {
         let reason = if policy.shares_host_memory {
             Reason::SlowInPlace { times, pays }
         } else {
@@ -488,7 +488,7 @@ mod tests {
         assert_eq!((choice.path, &choice.reason), (Path::Imported, &Reason::Importable));
         assert_eq!(choice.window, window(64).ok());
         // Only a measurement says otherwise.
-        let measured = DevicePolicy { direct_reads: 3, ..policy(SHARED) };
+        let measured = DevicePolicy { direct_reads: Some(3), ..policy(SHARED) };
         let choice = choose(&Request { touches: 4, ..tensor(64) }, &measured).unwrap();
         assert_eq!(
             (choice.path, &choice.reason),
@@ -503,7 +503,7 @@ mod tests {
         assert_eq!(path(&tensor(64), &discrete), Path::Imported);
         let choice = choose(&Request { touches: 2, ..tensor(64) }, &discrete).unwrap();
         assert_eq!((choice.path, choice.reason), (Path::ImportedDma, Reason::Reused { times: 2 }));
-        let measured = DevicePolicy { direct_reads: 3, ..discrete.clone() };
+        let measured = DevicePolicy { direct_reads: Some(3), ..discrete.clone() };
         assert_eq!(path(&Request { touches: 2, ..tensor(64) }, &measured), Path::Imported);
     }
 

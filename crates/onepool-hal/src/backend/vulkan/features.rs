@@ -8,37 +8,37 @@ use ash::vk;
 use crate::backend::{DeviceError, Robustness};
 use onepool_spirv::Requires;
 
-/// Extensions that are used, with the version whose core has them.
-const EXTENSIONS: &[(&CStr, u32)] = &[
-    (ash::khr::timeline_semaphore::NAME, vk::API_VERSION_1_2),
-    (ash::khr::synchronization2::NAME, vk::API_VERSION_1_3),
-    (ash::khr::_8bit_storage::NAME, vk::API_VERSION_1_2),
-    (ash::khr::shader_float16_int8::NAME, vk::API_VERSION_1_2),
-    (ash::khr::vulkan_memory_model::NAME, vk::API_VERSION_1_2),
-    (ash::khr::shader_atomic_int64::NAME, vk::API_VERSION_1_2),
-    (ash::khr::shader_subgroup_extended_types::NAME, vk::API_VERSION_1_2),
-    (ash::khr::shader_float_controls::NAME, vk::API_VERSION_1_2),
-    (ash::khr::driver_properties::NAME, vk::API_VERSION_1_2),
-    (ash::khr::shader_integer_dot_product::NAME, vk::API_VERSION_1_3),
-    (ash::khr::maintenance4::NAME, vk::API_VERSION_1_3),
-    (ash::ext::subgroup_size_control::NAME, vk::API_VERSION_1_3),
-    (ash::khr::cooperative_matrix::NAME, u32::MAX),
-    (ash::khr::workgroup_memory_explicit_layout::NAME, u32::MAX),
-    (ash::ext::shader_atomic_float::NAME, u32::MAX),
-    (ash::ext::shader_atomic_float2::NAME, u32::MAX),
-    (ash::ext::robustness2::NAME, u32::MAX),
-    (ash::ext::pipeline_robustness::NAME, u32::MAX),
-    (ash::ext::external_memory_host::NAME, u32::MAX),
-    (ash::ext::memory_budget::NAME, u32::MAX),
-    (ash::khr::external_memory_fd::NAME, u32::MAX),
-    (ash::ext::external_memory_dma_buf::NAME, u32::MAX),
-    (ash::ext::queue_family_foreign::NAME, u32::MAX),
-    (ash::khr::image_format_list::NAME, vk::API_VERSION_1_2),
-    (ash::ext::image_drm_format_modifier::NAME, u32::MAX),
-    (ash::khr::portability_subset::NAME, u32::MAX),
-    (ash::khr::pipeline_executable_properties::NAME, u32::MAX),
-    (ash::khr::global_priority::NAME, u32::MAX),
-    (ash::ext::global_priority::NAME, u32::MAX),
+/// Extensions that are used, with the version whose core has them, if one does.
+const EXTENSIONS: &[(&CStr, Option<u32>)] = &[
+    (ash::khr::timeline_semaphore::NAME, Some(vk::API_VERSION_1_2)),
+    (ash::khr::synchronization2::NAME, Some(vk::API_VERSION_1_3)),
+    (ash::khr::_8bit_storage::NAME, Some(vk::API_VERSION_1_2)),
+    (ash::khr::shader_float16_int8::NAME, Some(vk::API_VERSION_1_2)),
+    (ash::khr::vulkan_memory_model::NAME, Some(vk::API_VERSION_1_2)),
+    (ash::khr::shader_atomic_int64::NAME, Some(vk::API_VERSION_1_2)),
+    (ash::khr::shader_subgroup_extended_types::NAME, Some(vk::API_VERSION_1_2)),
+    (ash::khr::shader_float_controls::NAME, Some(vk::API_VERSION_1_2)),
+    (ash::khr::driver_properties::NAME, Some(vk::API_VERSION_1_2)),
+    (ash::khr::shader_integer_dot_product::NAME, Some(vk::API_VERSION_1_3)),
+    (ash::khr::maintenance4::NAME, Some(vk::API_VERSION_1_3)),
+    (ash::ext::subgroup_size_control::NAME, Some(vk::API_VERSION_1_3)),
+    (ash::khr::cooperative_matrix::NAME, None),
+    (ash::khr::workgroup_memory_explicit_layout::NAME, None),
+    (ash::ext::shader_atomic_float::NAME, None),
+    (ash::ext::shader_atomic_float2::NAME, None),
+    (ash::ext::robustness2::NAME, None),
+    (ash::ext::pipeline_robustness::NAME, None),
+    (ash::ext::external_memory_host::NAME, None),
+    (ash::ext::memory_budget::NAME, None),
+    (ash::khr::external_memory_fd::NAME, None),
+    (ash::ext::external_memory_dma_buf::NAME, None),
+    (ash::ext::queue_family_foreign::NAME, None),
+    (ash::khr::image_format_list::NAME, Some(vk::API_VERSION_1_2)),
+    (ash::ext::image_drm_format_modifier::NAME, None),
+    (ash::khr::portability_subset::NAME, None),
+    (ash::khr::pipeline_executable_properties::NAME, None),
+    (ash::khr::global_priority::NAME, None),
+    (ash::ext::global_priority::NAME, None),
 ];
 
 /// What a validation layer calls an error where it is older than the extension.
@@ -70,13 +70,13 @@ impl Extensions {
 
     /// Whether the device can do what the extension `name` describes.
     pub(super) fn has(&self, name: &CStr) -> bool {
-        let core = EXTENSIONS.iter().any(|(known, core)| *known == name && self.version >= *core);
-        core || self.offered.contains(&name)
+        self.is_core(name) || self.offered.contains(&name)
     }
 
     /// Whether the functions of `name` come from the core, without their suffix.
     pub(super) fn is_core(&self, name: &CStr) -> bool {
-        EXTENSIONS.iter().any(|(known, core)| *known == name && self.version >= *core)
+        let in_core = |core: &Option<u32>| core.is_some_and(|core| self.version >= core);
+        EXTENSIONS.iter().any(|(known, core)| *known == name && in_core(core))
     }
 
     /// Of these, those that `is_enabled` names.
