@@ -53,8 +53,7 @@ impl CrossIo {
                 };
                 let Some(past) = of(&names.past).filter(|_| reads_cache) else { continue };
                 let Some(io) = inputs.iter().find(|io| io.name == past) else {
-                    let known = inputs.iter().map(|io| io.name.clone()).collect();
-                    return Err(GenerateError::NoSuchName { what: "input", name: past, known });
+                    return Err(GenerateError::no_such_name("input", past, inputs));
                 };
                 rows = rows.or_else(|| known(io, 2));
                 let info = cache_info(io, config, false)?;

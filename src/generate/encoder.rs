@@ -99,11 +99,7 @@ impl Encoder {
         match layers.iter().find(|name| !outputs.iter().any(|io| io.name == **name)) {
             None => Ok(Some(layers)),
             Some(_) if names.by_decoder.is_some() => Ok(None),
-            Some(name) => Err(GenerateError::NoSuchName {
-                what: "output",
-                name: name.clone(),
-                known: outputs.into_iter().map(|io| io.name).collect(),
-            }),
+            Some(name) => Err(GenerateError::no_such_name("output", name, &outputs)),
         }
     }
 
@@ -158,11 +154,7 @@ impl Encoder {
         if !wanted.hidden || self.hidden.is_some() {
             return Ok(());
         }
-        Err(GenerateError::NoSuchName {
-            what: "output",
-            name: config.names.encoded[0].clone(),
-            known: self.session.outputs().into_iter().map(|io| io.name).collect(),
-        })
+        Err(GenerateError::no_such_name("output", &config.names.encoded[0], &self.session.outputs()))
     }
 
     /// Runs the encoder; gives what its decoder reads.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::dtype::DType;
-use crate::session::Error;
+use crate::session::{Error, IoInfo};
 
 /// Why a model folder cannot be read, or a text cannot be generated.
 #[derive(Debug, thiserror::Error)]
@@ -234,6 +234,12 @@ pub enum GenerateError {
 }
 
 impl GenerateError {
+    /// That there is no `name` among the inputs or outputs `known`.
+    pub(super) fn no_such_name(what: &'static str, name: impl Into<String>, known: &[IoInfo]) -> Self {
+        let known = known.iter().map(|io| io.name.clone()).collect();
+        GenerateError::NoSuchName { what, name: name.into(), known }
+    }
+
     /// Whether what is wrong is what the caller asked for: the prompt, a setting, a grammar, the file of a conversation.
     /// Else it is the model's folder, a device or the system.
     pub fn is_argument(&self) -> bool {

@@ -72,46 +72,23 @@ impl DecoderIo {
     ) -> Result<(Self, Vec<CacheTensor>), GenerateError> {
         let names = &config.names;
         let (inputs, outputs) = (session.inputs(), session.outputs());
-        let no_name = |what, name: &str, known: &[IoInfo]| {
-            let known = known.iter().map(|io| io.name.clone()).collect();
-            GenerateError::NoSuchName { what, name: name.to_owned(), known }
-        };
         let find = |name: &str| IntInput::find(&inputs, name);
-        let ids = find(&names.ids)?.ok_or_else(|| no_name("input", &names.ids, &inputs))?;
+        let ids =
+            find(&names.ids)?.ok_or_else(|| GenerateError::no_such_name("input", &names.ids, &inputs))?;
         let (mask, positions) = (find(&names.mask)?, find(&names.positions)?);
         // One place for all sequences: only decoders whose sequences run in turns have it.
         let cache_positions = if config.encoder.is_some() { find(CACHE_POSITIONS)? } else { None };
         let past_len = if config.encoder.is_some() { find(&names.past_len)? } else { None };
         let branch = branch(&inputs)?;
         if !outputs.iter().any(|io| io.name == names.logits) {
-            return Err(no_name("output", &names.logits, &outputs));
+            return Err(GenerateError::no_such_name("output", &names.logits, &outputs));
         }
         let [ends, past, table] = [0, 1, 2].map(|i| find(&names.pages[i]));
         let mut pages = match (ends?, past?, table?) {
             (Some(ends), Some(past), Some(table)) => Some(PagesIo { ends, past, table, rows: None }),
             _ => None,
         };
-        let mut tensors = Vec::new();
-        for layer in 0..config.layers {
-            for (past, present) in names.past.iter().zip(&names.present) {
-                let (past, present) = (layer_name(past, layer), layer_name(present, layer));
-                let io = inputs.iter().find(|io| io.name == past);
-                if reads_cache && io.is_none() {
-                    return Err(no_name("input", &past, &inputs));
-                }
-                if !outputs.iter().any(|io| io.name == present) {
-                    return Err(no_name("output", &present, &outputs));
-                }
-                let Some(io) = io else { continue };
-                let info = cache_info(io, config, pages.is_some())?;
-                if let (Some(pages), Some(Dim::Known(rows))) =
-                    (&mut pages, io.shape.as_ref().and_then(|shape| shape.0.get(1)))
-                {
-                    pages.rows = Some(*rows);
-                }
-                tensors.push(CacheTensor { past, present, info, device: None });
-            }
-        }
+        let tensors = cache_tensors(config, [&inputs, &outputs], reads_cache, &mut pages)?;
         let cross = match &config.encoder {
             Some(encoder) => Some(CrossIo::find(&inputs, config, encoder, reads_cache)?),
             None => None,
@@ -131,27 +108,29 @@ impl DecoderIo {
             pages,
             scan: None,
         };
-        let given = |name: &str| {
-            let pages = io.pages.as_ref();
-            let integers = [
-                Some(&io.ids),
-                io.mask.as_ref(),
-                io.positions.as_ref(),
-                io.cache_positions.as_ref(),
-                io.past_len.as_ref(),
-                pages.map(|p| &p.ends),
-                pages.map(|p| &p.past),
-                pages.map(|p| &p.table),
-            ];
-            integers.into_iter().flatten().any(|io| io.name == name)
-                || tensors.iter().any(|t| t.past == name)
-                || io.branch.as_deref() == Some(name)
-                || io.cross.as_ref().is_some_and(|cross| cross.has(name))
-        };
+        let given = |name: &str| io.has(name) || tensors.iter().any(|t| t.past == name);
         match inputs.iter().find(|io| !given(&io.name)) {
             Some(io) => Err(GenerateError::UnknownInput { name: io.name.clone() }),
             None => Ok((io, tensors)),
         }
+    }
+
+    /// Whether `name` is an input that every run gives, apart from the cache.
+    fn has(&self, name: &str) -> bool {
+        let pages = self.pages.as_ref();
+        let integers = [
+            Some(&self.ids),
+            self.mask.as_ref(),
+            self.positions.as_ref(),
+            self.cache_positions.as_ref(),
+            self.past_len.as_ref(),
+            pages.map(|p| &p.ends),
+            pages.map(|p| &p.past),
+            pages.map(|p| &p.table),
+        ];
+        integers.into_iter().flatten().any(|io| io.name == name)
+            || self.branch.as_deref() == Some(name)
+            || self.cross.as_ref().is_some_and(|cross| cross.has(name))
     }
 
     /// Copies logits of a run from byte `start` on.
@@ -176,6 +155,37 @@ impl DecoderIo {
         }
         Ok(())
     }
+}
+
+/// The tensors of the cache of all layers; `pages` is told their rows.
+fn cache_tensors(
+    config: &Config,
+    [inputs, outputs]: [&[IoInfo]; 2],
+    reads_cache: bool,
+    pages: &mut Option<PagesIo>,
+) -> Result<Vec<CacheTensor>, GenerateError> {
+    let mut tensors = Vec::new();
+    for layer in 0..config.layers {
+        for (past, present) in config.names.past.iter().zip(&config.names.present) {
+            let (past, present) = (layer_name(past, layer), layer_name(present, layer));
+            let io = inputs.iter().find(|io| io.name == past);
+            if reads_cache && io.is_none() {
+                return Err(GenerateError::no_such_name("input", past, inputs));
+            }
+            if !outputs.iter().any(|io| io.name == present) {
+                return Err(GenerateError::no_such_name("output", present, outputs));
+            }
+            let Some(io) = io else { continue };
+            let info = cache_info(io, config, pages.is_some())?;
+            if let (Some(pages), Some(Dim::Known(rows))) =
+                (pages.as_mut(), io.shape.as_ref().and_then(|shape| shape.0.get(1)))
+            {
+                pages.rows = Some(*rows);
+            }
+            tensors.push(CacheTensor { past, present, info, device: None });
+        }
+    }
+    Ok(tensors)
 }
 
 /// The input that chooses between a decoder with and one without tokens in its cache, as optimum names it.

@@ -27,25 +27,8 @@ impl Graph {
         if total > limits::MAX_TENSORS {
             return Err(GraphError::Limit { what: "tensors", found: total, limit: limits::MAX_TENSORS });
         }
+        let (mut map, passed) = self.outer_tensors(node, body, inputs)?;
         let mut names: HashSet<String> = graph.tensors.iter().map(|t| t.name.clone()).collect();
-        let mut map: Vec<Option<TensorId>> = vec![None; body.tensors.len()];
-        for (i, id) in body.inputs.iter().enumerate() {
-            map[id.index()] = inputs.get(i).copied().flatten();
-        }
-        // An output that a node of the body makes is made in place; others are passed through.
-        let mut passed = Vec::new();
-        for (o, id) in node.outputs.iter().enumerate() {
-            let Some(id) = *id else { continue };
-            let Some((_, inner)) = body.outputs.get(o) else {
-                let name = self.tensor(id).name.clone();
-                return Err(GraphError::Dangling { name, user: format!("output {o} of a branch") });
-            };
-            let by_node = matches!(body.tensor(*inner).origin, Origin::Node { .. });
-            match &mut map[inner.index()] {
-                slot @ None if by_node => *slot = Some(id),
-                _ => passed.push((*inner, id)),
-            }
-        }
         let first = graph.nodes.len() as u32;
         for (t, decl) in body.tensors.iter().enumerate() {
             let absent_input = matches!(decl.origin, Origin::Input);
@@ -101,6 +84,35 @@ impl Graph {
         graph.remove_node(at);
         validate::check_and_sort(&mut graph)?;
         Ok(graph)
+    }
+
+    /// For each tensor of `body` the one of this graph that it is, and the tensors of `body` that are passed on to outputs
+    /// of `node`.
+    fn outer_tensors(
+        &self,
+        node: &Node,
+        body: &Graph,
+        inputs: &[Option<TensorId>],
+    ) -> Result<(Vec<Option<TensorId>>, Vec<(TensorId, TensorId)>), GraphError> {
+        let mut map: Vec<Option<TensorId>> = vec![None; body.tensors.len()];
+        for (i, id) in body.inputs.iter().enumerate() {
+            map[id.index()] = inputs.get(i).copied().flatten();
+        }
+        // An output that a node of the body makes is made in place; others are passed through.
+        let mut passed = Vec::new();
+        for (o, id) in node.outputs.iter().enumerate() {
+            let Some(id) = *id else { continue };
+            let Some((_, inner)) = body.outputs.get(o) else {
+                let name = self.tensor(id).name.clone();
+                return Err(GraphError::Dangling { name, user: format!("output {o} of a branch") });
+            };
+            let by_node = matches!(body.tensor(*inner).origin, Origin::Node { .. });
+            match &mut map[inner.index()] {
+                slot @ None if by_node => *slot = Some(id),
+                _ => passed.push((*inner, id)),
+            }
+        }
+        Ok((map, passed))
     }
 
     /// Removes node `at`, which no one reads any more.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{ContextDesc, DeviceInfo, WaitPolicy};
+use crate::backend::{ContextDesc, DeviceInfo};
 use crate::device::Context;
 use crate::frame::FrameSpec;
 use crate::graph::Graph;
@@ -154,12 +154,6 @@ impl SessionBuilder {
     /// How devices named by [`SessionBuilder::device`] are opened.
     pub fn context_desc(mut self, desc: ContextDesc) -> Self {
         self.desc = desc;
-        self
-    }
-
-    /// How the host waits for devices named by [`SessionBuilder::device`].
-    pub fn wait_policy(mut self, wait: WaitPolicy) -> Self {
-        self.desc.wait = wait;
         self
     }
 
@@ -345,7 +339,7 @@ impl SessionBuilder {
     /// [`SessionError::Unknown`] and [`SessionError::Frame`] for frames; [`SessionError::UnknownPlace`] and
     /// [`SessionError::NoEntry`] for invalid arguments of [`SessionBuilder::place_node`],
     /// [`SessionBuilder::place_op`] and [`SessionBuilder::place_rest`].
-    pub fn build(self) -> Result<Session, Error> {
+    pub fn build(mut self) -> Result<Session, Error> {
         if self.graph.is_none() && self.path.is_none() {
             return Err(SessionError::NoModel.into());
         }
@@ -359,8 +353,44 @@ impl SessionBuilder {
             Some(limit) => limit,
             None => SubmissionLimit::of_environment().map_err(SessionError::from)?,
         };
+        let (devices, origins) = self.opened()?;
+        let infos: Vec<&DeviceInfo> = devices.iter().map(|d| d.context.info()).collect();
+        let (Model { graph, prepared, foreign }, frames) = self.prepared_model(&infos)?;
+        self.foreign.extend(foreign);
+        let placer = (self.placement == NodePlacement::Auto).then(|| {
+            let folder = || self.desc.cache_dir.as_deref().map(PlacementCache::in_folder);
+            let cache = self.placement_cache.or_else(folder).unwrap_or_default();
+            Arc::new(Placer::new(cache, self.placement_budget)) as Arc<dyn NodePlacer>
+        });
+        let budget = match self.tuning {
+            Tuning::Off => None,
+            Tuning::Kept => Some(Duration::ZERO),
+            Tuning::Within(budget) => Some(budget),
+        };
+        let folder = self.tuning_folder.or(self.desc.cache_dir);
+        let tuner = budget.map(|budget| Arc::new(KernelTuner::new(folder, budget)));
+        let chooser = tuner.clone().map(|tuner| tuner as Arc<dyn KernelChooser>);
+        let options = Options {
+            plan: self.plan,
+            prepared,
+            foreign: self.foreign.into_iter().collect(),
+            bind: self.bind,
+            arena: self.arena,
+            placer,
+            chooser,
+            limit,
+            frames: Arc::new(frames),
+            run: self.run,
+        };
+        let params = self.params.unwrap_or_default();
+        let core = SessionCore::new(graph, devices, options, params, Arc::default());
+        Ok(Session { core: Arc::new(core), values: Default::default(), current: None, origins, tuner })
+    }
+
+    /// The device table, and how each entry is opened again.
+    fn opened(&mut self) -> Result<(Vec<Device>, Origins), Error> {
         let registry = Registry::with_defaults();
-        let mut chosen = self.devices;
+        let mut chosen = std::mem::take(&mut self.devices);
         if chosen.is_empty() {
             chosen.push(Choice::Named(default_selector()));
         }
@@ -382,74 +412,43 @@ impl SessionBuilder {
             devices.push(Device::new(open("cpu", &selectors)?)?);
             selectors.push(Some("cpu".to_owned()));
         }
-        let origins = Origins { selectors, desc: self.desc.clone() };
-        let (plan, mut foreign) = (self.plan, self.foreign);
-        let infos: Vec<&DeviceInfo> = devices.iter().map(|d| d.context.info()).collect();
-        let free = self.placement == NodePlacement::Auto && plan.place_rest.is_none();
+        Ok((devices, Origins { selectors, desc: self.desc.clone() }))
+    }
+
+    /// The graph after its passes: one that the process keeps, or loaded now.
+    fn prepared_model(&mut self, devices: &[&DeviceInfo]) -> Result<(Model, Frames), Error> {
+        let free = self.placement == NodePlacement::Auto && self.plan.place_rest.is_none();
         // The application's own graphs, stores and frames make a graph of this session's alone.
         let path = self.path.as_deref().filter(|_| self.graph.is_none());
         let shared = path.filter(|_| self.params.is_none() && self.frames.is_empty());
-        let key = shared
-            .and_then(|path| ModelKey::new(path, (self.any_device, self.map.is_some(), free), &plan, &infos));
-        let (model, frames) = match key.as_ref().and_then(ModelKey::known) {
-            // Its key has the placements and the devices, which were checked before passes made other nodes.
-            Some(model) => (model, Frames::default()),
-            None => {
-                let used = UsedFiles::default();
-                let (graph, moved) = match (self.graph, self.path) {
-                    (Some(graph), _) => (graph, Vec::new()),
-                    (None, Some(path)) => {
-                        let table: Vec<&str> = devices.iter().map(|d| d.context.info().api).collect();
-                        let options = LoadOptions { map: self.map, ..LoadOptions::default() };
-                        loader::load_noting(&path, &options, &table, self.any_device, &used)?
-                    }
-                    (None, None) => return Err(SessionError::NoModel.into()),
-                };
-                let (mut graph, frames) = self.frames.put_into(graph)?;
-                overrides::check(&plan, &graph, devices.len())?;
-                let cx = GraphCx { options: &plan, devices: &infos, free };
-                let unify =
-                    |store: &ParamStore, graph: &mut Graph| Ok::<_, Error>(store.unify(graph)?.tensors);
-                let prepared = match &self.params {
-                    Some(store) => prepare_and_share(&mut graph, &cx, Some(&|graph| unify(store, graph)))?,
-                    None => prepare(&mut graph, &cx),
-                };
-                let model = Model { graph: Arc::new(graph), prepared: Arc::new(prepared), foreign: moved };
-                if let (Some(key), Some(files)) = (key, used.all()) {
-                    key.remember(&model, files);
-                }
-                (model, frames)
+        let loading = (self.any_device, self.map.is_some(), free);
+        let key = shared.and_then(|path| ModelKey::new(path, loading, &self.plan, devices));
+        // Its key has the placements and the devices, which were checked before passes made other nodes.
+        if let Some(model) = key.as_ref().and_then(ModelKey::known) {
+            return Ok((model, Frames::default()));
+        }
+        let used = UsedFiles::default();
+        let (graph, foreign) = match (self.graph.take(), &self.path) {
+            (Some(graph), _) => (graph, Vec::new()),
+            (None, Some(path)) => {
+                let table: Vec<&str> = devices.iter().map(|info| info.api).collect();
+                let options = LoadOptions { map: self.map.take(), ..LoadOptions::default() };
+                loader::load_noting(path, &options, &table, self.any_device, &used)?
             }
+            (None, None) => return Err(SessionError::NoModel.into()),
         };
-        let Model { graph, prepared, foreign: moved } = model;
-        foreign.extend(moved);
-        let placer = (self.placement == NodePlacement::Auto).then(|| {
-            let folder = || self.desc.cache_dir.as_deref().map(PlacementCache::in_folder);
-            let cache = self.placement_cache.or_else(folder).unwrap_or_default();
-            Arc::new(Placer::new(cache, self.placement_budget)) as Arc<dyn NodePlacer>
-        });
-        let budget = match self.tuning {
-            Tuning::Off => None,
-            Tuning::Kept => Some(Duration::ZERO),
-            Tuning::Within(budget) => Some(budget),
+        let (mut graph, frames) = std::mem::take(&mut self.frames).put_into(graph)?;
+        overrides::check(&self.plan, &graph, devices.len())?;
+        let cx = GraphCx { options: &self.plan, devices, free };
+        let unify = |store: &ParamStore, graph: &mut Graph| Ok::<_, Error>(store.unify(graph)?.tensors);
+        let prepared = match &self.params {
+            Some(store) => prepare_and_share(&mut graph, &cx, Some(&|graph| unify(store, graph)))?,
+            None => prepare(&mut graph, &cx),
         };
-        let folder = self.tuning_folder.or_else(|| self.desc.cache_dir.clone());
-        let tuner = budget.map(|budget| Arc::new(KernelTuner::new(folder, budget)));
-        let chooser = tuner.clone().map(|tuner| tuner as Arc<dyn KernelChooser>);
-        let options = Options {
-            plan,
-            prepared,
-            foreign: foreign.into_iter().collect(),
-            bind: self.bind,
-            arena: self.arena,
-            placer,
-            chooser,
-            limit,
-            frames: Arc::new(frames),
-            run: self.run,
-        };
-        let params = self.params.unwrap_or_default();
-        let core = SessionCore::new(graph, devices, options, params, Arc::default());
-        Ok(Session { core: Arc::new(core), values: Default::default(), current: None, origins, tuner })
+        let model = Model { graph: Arc::new(graph), prepared: Arc::new(prepared), foreign };
+        if let (Some(key), Some(files)) = (key, used.all()) {
+            key.remember(&model, files);
+        }
+        Ok((model, frames))
     }
 }

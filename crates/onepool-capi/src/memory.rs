@@ -109,15 +109,7 @@ pub(crate) fn bound(
         }
         REGION => {
             let region = given.region.get::<RegionObject>(&field("region"))?;
-            let whole = region.region.bytes();
-            let rest = whole.saturating_sub(given.offset);
-            let bytes = if given.bytes == 0 { rest } else { given.bytes };
-            if given.offset > whole || bytes > rest {
-                let problem = format!("leaves its region: offset {}, {bytes} of {whole} bytes", given.offset);
-                return Err(Failure::argument(argument, problem));
-            }
-            let range = ByteRange::new(given.offset as u64, (given.offset + bytes) as u64);
-            Memory::region_range(&region.region, range)
+            Memory::region_range(&region.region, region_range(given, region.region.bytes(), argument)?)
         }
         VALUE if side == Side::Output => {
             return Err(Failure::argument(&field("kind"), "is VALUE, which is for inputs alone"));
@@ -126,27 +118,8 @@ pub(crate) fn bound(
             if missing {
                 return Err(null(&field("data")));
             }
-            let Some(found) = declared.iter().find(|io| io.is(&name)) else {
-                let known = declared.iter().map(Declared::name).collect();
-                return Err(Failure::from(SessionError::Unknown { what: "input", name, known }).of(argument));
-            };
-            let dtype = dtype.or(found.dtype);
-            let dtype =
-                dtype.ok_or_else(|| Failure::argument(&field("dtype"), "is needed: the model has none"))?;
-            let shape = shape.clone();
-            let shape = shape.ok_or_else(|| Failure::argument(&field("dims"), "are needed for a value"))?;
-            let bytes = match given.bytes {
-                0 => &[][..],
-                // SAFETY: so many bytes that no one writes during the call, as the caller promised.
-                bytes => unsafe { slice::from_raw_parts(given.data.cast::<u8>(), bytes) },
-            };
-            let info = TensorInfo::new(dtype, shape);
-            let (needed, got) = (info.bytes() as u64, given.bytes as u64);
-            if got < needed {
-                return Err(Failure::from(SessionError::Capacity { name, needed, got }).of(argument));
-            }
-            let made = Tensor::from_bytes(info, bytes);
-            Memory::value(tensor.insert(made.map_err(|e| Failure::from(e).of(argument))?).clone())
+            let made = value(given, declared, &name, (dtype, shape.clone()), argument)?;
+            Memory::value(tensor.insert(made).clone())
         }
         DLPACK => {
             let managed = Managed::read(given.data, side, &name, &field("data"))?;
@@ -167,6 +140,48 @@ pub(crate) fn bound(
         None => memory,
     };
     Ok(Bound { name, memory, dtype, shape, tensor, updates })
+}
+
+/// The bytes of a region that the fields name.
+fn region_range(given: &types::Memory, whole: usize, argument: &str) -> Result<ByteRange, Failure> {
+    let rest = whole.saturating_sub(given.offset);
+    let bytes = if given.bytes == 0 { rest } else { given.bytes };
+    if given.offset > whole || bytes > rest {
+        let problem = format!("leaves its region: offset {}, {bytes} of {whole} bytes", given.offset);
+        return Err(Failure::argument(argument, problem));
+    }
+    Ok(ByteRange::new(given.offset as u64, (given.offset + bytes) as u64))
+}
+
+/// The tensor of the input `name` that is given by value, of the type and shape that the fields name.
+fn value(
+    given: &types::Memory,
+    declared: &[Declared],
+    name: &str,
+    (dtype, shape): (Option<DType>, Option<Shape>),
+    argument: &str,
+) -> Result<Tensor, Failure> {
+    let Some(found) = declared.iter().find(|io| io.is(name)) else {
+        let (name, known) = (name.to_owned(), declared.iter().map(Declared::name).collect());
+        let unknown = SessionError::Unknown { what: "input", name, known };
+        return Err(Failure::from(unknown).of(argument));
+    };
+    let field = |name: &str| format!("{argument}.{name}");
+    let dtype = dtype.or(found.dtype);
+    let dtype = dtype.ok_or_else(|| Failure::argument(&field("dtype"), "is needed: the model has none"))?;
+    let shape = shape.ok_or_else(|| Failure::argument(&field("dims"), "are needed for a value"))?;
+    let bytes = match given.bytes {
+        0 => &[][..],
+        // SAFETY: so many bytes that no one writes during the call, as the caller promised.
+        bytes => unsafe { slice::from_raw_parts(given.data.cast::<u8>(), bytes) },
+    };
+    let info = TensorInfo::new(dtype, shape);
+    let (needed, got) = (info.bytes() as u64, given.bytes as u64);
+    if got < needed {
+        let short = SessionError::Capacity { name: name.to_owned(), needed, got };
+        return Err(Failure::from(short).of(argument));
+    }
+    Tensor::from_bytes(info, bytes).map_err(|e| Failure::from(e).of(argument))
 }
 
 fn shape_of(given: &types::Memory, name: &str, argument: &str) -> Result<Option<Shape>, Failure> {

@@ -106,21 +106,13 @@ struct Types {
     sampled: u32,
 }
 
-impl Kernel {
-    fn new(desc: &PointwiseDesc, layout: &KernelLayout) -> Self {
-        let mut b = Builder::new();
-        b.set_version(1, 3);
-        b.capability(Capability::Shader);
-        let views = layout.texels && layout.inputs.iter().any(|input| input.is_vector());
-        if views {
-            b.capability(Capability::SampledBuffer);
-        }
-        let glsl = b.ext_inst_import("GLSL.std.450");
-        b.memory_model(AddressingModel::Logical, MemoryModel::GLSL450);
+impl Types {
+    /// The types of a kernel; `views` where it reads texel views.
+    fn new(b: &mut Builder, layout: &KernelLayout, views: bool) -> Self {
         let (void, boolean) = (b.type_void(), b.type_bool());
         let (uint, int, float) = (b.type_int(32, 0), b.type_int(32, 1), b.type_float(32, None));
         let uvec3 = b.type_vector(uint, 3);
-        let (lane, stored) = element_types(&mut b, layout.element);
+        let (lane, stored) = element_types(b, layout.element);
         let (value, value_bits, value_test) = match layout.lanes {
             4 => (b.type_vector(lane, 4), b.type_vector(uint, 4), b.type_vector(boolean, 4)),
             _ => (lane, uint, boolean),
@@ -138,14 +130,14 @@ impl Kernel {
         };
         let (bytes, buffer_bytes) = match layout.tests {
             true => {
-                let byte = byte_type(&mut b, layout.element);
-                let bytes = of_lanes(&mut b, byte);
+                let byte = byte_type(b, layout.element);
+                let bytes = of_lanes(b, byte);
                 (bytes, b.type_pointer(None, StorageClass::StorageBuffer, bytes))
             }
             false => (0, 0),
         };
-        let stored_value = of_lanes(&mut b, stored);
-        let types = Types {
+        let stored_value = of_lanes(b, stored);
+        Types {
             void,
             boolean,
             uint,
@@ -164,7 +156,43 @@ impl Kernel {
             param_uint: b.type_pointer(None, StorageClass::PushConstant, uint),
             image,
             sampled,
-        };
+        }
+    }
+}
+
+/// A specialization constant with its number and its default.
+fn spec_constant(b: &mut Builder, uint: u32, (id, value): (u32, u32), name: String) -> u32 {
+    let constant = b.spec_constant_bit32(uint, value);
+    b.decorate(constant, Decoration::SpecId, [Operand::LiteralBit32(id)]);
+    b.name(constant, name);
+    constant
+}
+
+/// The specialization constants of all terms.
+fn term_words(b: &mut Builder, uint: u32, layout: &KernelLayout) -> Vec<u32> {
+    let terms: usize = layout.inputs.iter().filter_map(|input| input.walk()).map(|walk| walk.terms).sum();
+    let mut words = Vec::new();
+    for term in 0..terms {
+        for (word, name) in ["div", "modulo", "stride"].into_iter().enumerate() {
+            words.push(spec_constant(b, uint, (spec_id(term, word), 1), format!("{name}{term}")));
+        }
+    }
+    words
+}
+
+impl Kernel {
+    fn new(desc: &PointwiseDesc, layout: &KernelLayout) -> Self {
+        let mut b = Builder::new();
+        b.set_version(1, 3);
+        b.capability(Capability::Shader);
+        let views = layout.texels && layout.inputs.iter().any(|input| input.is_vector());
+        if views {
+            b.capability(Capability::SampledBuffer);
+        }
+        let glsl = b.ext_inst_import("GLSL.std.450");
+        b.memory_model(AddressingModel::Logical, MemoryModel::GLSL450);
+        let types = Types::new(&mut b, layout, views);
+        let (uint, uvec3) = (types.uint, types.uvec3);
         let bindings = bindings(&mut b, &types, desc, layout);
         let params = params(&mut b, uint);
         let input = b.type_pointer(None, StorageClass::Input, uvec3);
@@ -174,20 +202,8 @@ impl Kernel {
             id
         };
         let (global_id, num_groups) = (builtin(BuiltIn::GlobalInvocationId), builtin(BuiltIn::NumWorkgroups));
-        let spec = |b: &mut Builder, id: u32, value: u32, name: String| {
-            let constant = b.spec_constant_bit32(uint, value);
-            b.decorate(constant, Decoration::SpecId, [Operand::LiteralBit32(id)]);
-            b.name(constant, name);
-            constant
-        };
-        let size_x = spec(&mut b, 0, LOCAL_SIZE_X, "local_size_x".to_owned());
-        let terms: usize = layout.inputs.iter().filter_map(|input| input.walk()).map(|walk| walk.terms).sum();
-        let mut words = Vec::new();
-        for term in 0..terms {
-            for (word, name) in ["div", "modulo", "stride"].into_iter().enumerate() {
-                words.push(spec(&mut b, spec_id(term, word), 1, format!("{name}{term}")));
-            }
-        }
+        let size_x = spec_constant(&mut b, uint, (0, LOCAL_SIZE_X), "local_size_x".to_owned());
+        let words = term_words(&mut b, uint, layout);
         let one = b.constant_bit32(uint, 1);
         let local_size = b.spec_constant_composite(uvec3, [size_x, one, one]);
         b.decorate(local_size, Decoration::BuiltIn, [Operand::BuiltIn(BuiltIn::WorkgroupSize)]);

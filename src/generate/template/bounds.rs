@@ -68,34 +68,33 @@ pub(super) fn bound(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", to_json);
     environment.add_filter("join", join);
     environment.add_filter("replace", replaced);
-    environment.set_unknown_method_callback(|state, value, method, args| {
-        check(std::slice::from_ref(value))?;
-        check(args)?;
-        match (method, value.as_str()) {
-            ("replace", Some(text)) => {
-                let (from, to, count): (&str, &str, Option<i64>) = minijinja::value::from_args(args)?;
-                replace(text, from, to, count).map(Value::from)
-            }
-            ("join", Some(between)) => {
-                let (values,): (&Value,) = minijinja::value::from_args(args)?;
-                join(values, Some(between)).map(Value::from)
-            }
-            ("count", Some(text)) => {
-                let (of,): (&str,) = minijinja::value::from_args(args)?;
-                // An empty text is between all letters.
-                Ok(Value::from(if of.is_empty() {
-                    text.chars().count() + 1
-                } else {
-                    text.matches(of).count()
-                }))
-            }
-            ("format", Some(text)) => {
-                check_format(text, args)?;
-                check_result(unknown_method_callback(state, value, method, args)?)
-            }
-            _ => check_result(unknown_method_callback(state, value, method, args)?),
+    environment.set_unknown_method_callback(call_method);
+}
+
+/// Calls a method of a value.
+fn call_method(state: &State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    check(std::slice::from_ref(value))?;
+    check(args)?;
+    match (method, value.as_str()) {
+        ("replace", Some(text)) => {
+            let (from, to, count): (&str, &str, Option<i64>) = minijinja::value::from_args(args)?;
+            replace(text, from, to, count).map(Value::from)
         }
-    });
+        ("join", Some(between)) => {
+            let (values,): (&Value,) = minijinja::value::from_args(args)?;
+            join(values, Some(between)).map(Value::from)
+        }
+        ("count", Some(text)) => {
+            let (of,): (&str,) = minijinja::value::from_args(args)?;
+            // An empty text is between all letters.
+            Ok(Value::from(if of.is_empty() { text.chars().count() + 1 } else { text.matches(of).count() }))
+        }
+        ("format", Some(text)) => {
+            check_format(text, args)?;
+            check_result(unknown_method_callback(state, value, method, args)?)
+        }
+        _ => check_result(unknown_method_callback(state, value, method, args)?),
+    }
 }
 
 /// The largest number of `args`.

@@ -367,18 +367,7 @@ impl<'m, 's> Importer<'m, 's> {
                 None => Err(unknown_operator(node, domain, opset).into()),
             };
         }
-        let mut attrs = AttrMap::new();
-        let mut graphs: Vec<(&'m str, &'m GraphProto)> = Vec::new();
-        for attr in &node.attribute {
-            match (&attr.g, attr.ref_attr_name.is_empty()) {
-                (Some(graph), true) => graphs.push((&attr.name, graph)),
-                _ => {
-                    if let Some(value) = attribute_value(attr, scope.attrs, &mut self.store)? {
-                        attrs.insert(attr.name.clone(), value);
-                    }
-                }
-            }
-        }
+        let (mut attrs, graphs) = self.attributes(node, scope.attrs)?;
         if flex::is_flex(domain, node, &graphs) {
             return self.flex(node, &attrs, &graphs, making, scope);
         }
@@ -390,39 +379,37 @@ impl<'m, 's> Importer<'m, 's> {
             }
             return Ok(());
         };
-        let mut inputs: Vec<Option<TensorId>> = Vec::with_capacity(node.input.len());
-        let mut lists = Vec::new();
-        for (i, name) in node.input.iter().enumerate() {
-            match scope.sequences.get(name.as_str()).cloned() {
-                Some(sequence) => {
-                    let Packed { values, table } = Packed::of(name, sequence, making)?;
-                    inputs.extend([Some(values), Some(table)]);
-                    lists.push(i);
-                }
-                None => inputs.push(scope.get(making, name)),
-            }
-        }
+        let (mut inputs, lists) = node_inputs(node, making, scope)?;
         // What sub-graphs capture comes after all inputs that the operator may have.
         while graphs.is_empty() && matches!(inputs.last(), Some(None)) {
             inputs.pop();
         }
         let listed = self.subgraphs(&graphs, &lists, making, scope, &mut inputs, &mut attrs)?;
         let listed = if repeats { repeated(&lists, &listed, node, &attrs)? } else { listed };
-        let mut outputs = Vec::with_capacity(node.output.len());
-        for (o, name) in node.output.iter().enumerate() {
-            match (listed.contains(&o), name.as_str()) {
-                (false, name) => outputs.push(scope.define(making, name)?),
-                (true, "") => outputs.extend([None, None]),
-                (true, name) => {
-                    let packed = Packed::declare(name, making);
-                    outputs.extend([Some(packed.values), Some(packed.table)]);
-                    scope.define_sequence(name, Sequence::Packed(packed))?;
-                }
-            }
-        }
+        let outputs = node_outputs(node, &listed, making, scope)?;
         let op = read_op(def, node, &attrs, inputs.len(), opset)?;
         making.builder.node_into(format!("{}{}", scope.prefix, node.name), op, &inputs, &outputs);
         Ok(())
+    }
+
+    /// The attributes of a node, and those that are graphs.
+    fn attributes(
+        &mut self,
+        node: &'m NodeProto,
+        outer: &AttrMap,
+    ) -> Result<(AttrMap, Vec<(&'m str, &'m GraphProto)>), Failure> {
+        let (mut attrs, mut graphs) = (AttrMap::new(), Vec::new());
+        for attr in &node.attribute {
+            match &attr.g {
+                Some(graph) if attr.ref_attr_name.is_empty() => graphs.push((attr.name.as_str(), &**graph)),
+                _ => {
+                    if let Some(value) = attribute_value(attr, outer, &mut self.store)? {
+                        attrs.insert(attr.name.clone(), value);
+                    }
+                }
+            }
+        }
+        Ok((attrs, graphs))
     }
 
     /// The version of `domain` that applies.
@@ -654,6 +641,48 @@ fn repeated(
         all.push(states.saturating_add(k));
     }
     Ok(all)
+}
+
+/// The tensors that a node reads, and which of its inputs are sequences, each of two tensors.
+fn node_inputs<'m>(
+    node: &'m NodeProto,
+    making: &mut Making,
+    scope: &mut Scope<'m, '_>,
+) -> Result<(Vec<Option<TensorId>>, Vec<usize>), Failure> {
+    let (mut inputs, mut lists) = (Vec::with_capacity(node.input.len()), Vec::new());
+    for (i, name) in node.input.iter().enumerate() {
+        match scope.sequences.get(name.as_str()).cloned() {
+            Some(sequence) => {
+                let Packed { values, table } = Packed::of(name, sequence, making)?;
+                inputs.extend([Some(values), Some(table)]);
+                lists.push(i);
+            }
+            None => inputs.push(scope.get(making, name)),
+        }
+    }
+    Ok((inputs, lists))
+}
+
+/// The tensors that a node writes; its outputs `listed` are sequences, each of two tensors.
+fn node_outputs<'m>(
+    node: &'m NodeProto,
+    listed: &[usize],
+    making: &mut Making,
+    scope: &mut Scope<'m, '_>,
+) -> Result<Vec<Option<TensorId>>, Failure> {
+    let mut outputs = Vec::with_capacity(node.output.len());
+    for (o, name) in node.output.iter().enumerate() {
+        match (listed.contains(&o), name.as_str()) {
+            (false, name) => outputs.push(scope.define(making, name)?),
+            (true, "") => outputs.extend([None, None]),
+            (true, name) => {
+                let packed = Packed::declare(name, making);
+                outputs.extend([Some(packed.values), Some(packed.table)]);
+                scope.define_sequence(name, Sequence::Packed(packed))?;
+            }
+        }
+    }
+    Ok(outputs)
 }
 
 fn bind_captures<'m>(

@@ -351,6 +351,79 @@ impl<'m> Call<'m, '_> {
         making.builder.node_into(self.name(), identity, &[Some(id)], &[output]);
         Ok(())
     }
+
+    /// SequenceInsert: the sequence with one more element.
+    fn inserted(&self, making: &mut Making, scope: &mut Scope<'m, '_>) -> Result<Sequence, Failure> {
+        let list = self.list(making, scope)?;
+        let item = self.tensor(1, making, scope)?;
+        let at = self.position(2, making, scope)?;
+        let Some(mut list) = list else {
+            let packed = self.packed(making, scope)?;
+            return Ok(Sequence::Packed(packed.insert(self.name(), item, at, making)));
+        };
+        list.insert(item, at)?;
+        Ok(Sequence::List(list))
+    }
+
+    /// SequenceErase: the sequence with one element less.
+    fn erased(&self, making: &mut Making, scope: &mut Scope<'m, '_>) -> Result<Sequence, Failure> {
+        let list = self.list(making, scope)?;
+        let at = self.position(1, making, scope)?;
+        let Some(mut list) = list else {
+            return Ok(Sequence::Packed(self.packed(making, scope)?.erase(self.name(), at, making)));
+        };
+        list.erase(at)?;
+        Ok(Sequence::List(list))
+    }
+
+    /// SplitToSequence: the parts of a tensor.
+    fn cut(&self, making: &mut Making, scope: &mut Scope<'m, '_>) -> Result<Cut, Failure> {
+        let data = self.tensor(0, making, scope)?;
+        let given = !self.input(1).is_empty();
+        let split = if given { Some(self.tensor(1, making, scope)?) } else { None };
+        let value = split.and_then(|id| making.constants.get(&id));
+        // Exporters write single elements so, and mean `keepdims` although a split is given.
+        let single = |v: &Tensor| v.shape().rank() == 0 && v.to_i64s().is_ok_and(|v| v == [1]);
+        let split = split.filter(|_| !value.is_some_and(single));
+        let count = value.filter(|v| v.shape().rank() == 1).map(|v| v.info().elements());
+        let (axis, keep_dims) = (self.int("axis", 0)?, self.int("keepdims", 1)? != 0);
+        Ok(Cut { data, split, axis, keep_dims, count })
+    }
+
+    /// SequenceAt: one element.
+    fn element(&self, making: &mut Making, scope: &mut Scope<'m, '_>) -> Result<TensorId, Failure> {
+        let position = self.position(1, making, scope)?;
+        let position = position.ok_or(OpError::MissingInput { input: 1 })?;
+        Ok(match self.sequence(scope)? {
+            Sequence::List(list) => list.element(self.name(), position, making)?,
+            Sequence::Cut(cut) => cut.piece(self.name(), position.tensor, making),
+            Sequence::Packed(packed) => packed.element(self.name(), position.tensor, making),
+        })
+    }
+
+    /// SequenceLength: the number of elements.
+    fn length(&self, making: &mut Making, scope: &Scope<'m, '_>) -> Result<TensorId, Failure> {
+        Ok(match self.sequence(scope)? {
+            Sequence::List(list) => making.constant(self.name(), Tensor::scalar(list.len as i64)),
+            Sequence::Cut(cut) => {
+                let op = PieceCount { axis: cut.axis };
+                making.derived(self.name(), op, &[Some(cut.data), cut.split])
+            }
+            Sequence::Packed(packed) => packed.len(self.name(), making),
+        })
+    }
+
+    /// Optional and OptionalGetElement: the element itself.
+    fn optional(&self, making: &mut Making, scope: &mut Scope<'m, '_>) -> Result<(), Failure> {
+        if let Some(sequence) = scope.sequences.get(self.input(0)).cloned() {
+            return self.define(sequence, scope);
+        }
+        match scope.get(making, self.input(0)) {
+            Some(id) => self.stands_for(id, making, scope),
+            None if self.node.op_type == "Optional" => Ok(scope.bind(self.output(), None, "tensors")?),
+            None => Err(LoadErrorKind::unexpected("an optional with an element", "one without").into()),
+        }
+    }
 }
 
 impl<'m> Scope<'m, '_> {
@@ -415,71 +488,16 @@ impl<'m> Importer<'m, '_> {
                 }
                 call.define(Sequence::List(list), scope)
             }
-            "SequenceInsert" => {
-                let list = call.list(making, scope)?;
-                let item = call.tensor(1, making, scope)?;
-                let at = call.position(2, making, scope)?;
-                let changed = match list {
-                    Some(mut list) => {
-                        list.insert(item, at)?;
-                        Sequence::List(list)
-                    }
-                    None => {
-                        Sequence::Packed(call.packed(making, scope)?.insert(call.name(), item, at, making))
-                    }
-                };
-                call.define(changed, scope)
-            }
-            "SequenceErase" => {
-                let list = call.list(making, scope)?;
-                let at = call.position(1, making, scope)?;
-                let changed = match list {
-                    Some(mut list) => {
-                        list.erase(at)?;
-                        Sequence::List(list)
-                    }
-                    None => Sequence::Packed(call.packed(making, scope)?.erase(call.name(), at, making)),
-                };
-                call.define(changed, scope)
-            }
-            "SplitToSequence" => {
-                let data = call.tensor(0, making, scope)?;
-                let given = !call.input(1).is_empty();
-                let split = if given { Some(call.tensor(1, making, scope)?) } else { None };
-                let value = split.and_then(|id| making.constants.get(&id));
-                // Exporters write single elements so, and mean `keepdims` although a split is given.
-                let single = |v: &Tensor| v.shape().rank() == 0 && v.to_i64s().is_ok_and(|v| v == [1]);
-                let split = split.filter(|_| !value.is_some_and(single));
-                let count = value.filter(|v| v.shape().rank() == 1).map(|v| v.info().elements());
-                let (axis, keep_dims) = (call.int("axis", 0)?, call.int("keepdims", 1)? != 0);
-                call.define(Sequence::Cut(Cut { data, split, axis, keep_dims, count }), scope)
-            }
+            "SequenceInsert" => call.define(call.inserted(making, scope)?, scope),
+            "SequenceErase" => call.define(call.erased(making, scope)?, scope),
+            "SplitToSequence" => call.define(Sequence::Cut(call.cut(making, scope)?), scope),
             // What the rewriting of SequenceMap writes.
             "SequenceAt" if attrs.contains_key(OR_TENSOR) && !scope.sequences.contains_key(call.input(0)) => {
                 let id = call.tensor(0, making, scope)?;
                 call.stands_for(id, making, scope)
             }
-            "SequenceAt" => {
-                let position = call.position(1, making, scope)?;
-                let position = position.ok_or(OpError::MissingInput { input: 1 })?;
-                let id = match call.sequence(scope)? {
-                    Sequence::List(list) => list.element(call.name(), position, making)?,
-                    Sequence::Cut(cut) => cut.piece(call.name(), position.tensor, making),
-                    Sequence::Packed(packed) => packed.element(call.name(), position.tensor, making),
-                };
-                call.stands_for(id, making, scope)
-            }
-            "SequenceLength" => {
-                let id = match call.sequence(scope)? {
-                    Sequence::List(list) => making.constant(call.name(), Tensor::scalar(list.len as i64)),
-                    Sequence::Cut(cut) => {
-                        let op = PieceCount { axis: cut.axis };
-                        making.derived(call.name(), op, &[Some(cut.data), cut.split])
-                    }
-                    Sequence::Packed(packed) => packed.len(call.name(), making),
-                };
-                call.stands_for(id, making, scope)
-            }
+            "SequenceAt" => call.stands_for(call.element(making, scope)?, making, scope),
+            "SequenceLength" => call.stands_for(call.length(making, scope)?, making, scope),
             "ConcatFromSequence" => concat(call, making, scope),
             "OptionalHasElement" => {
                 let given = call.input(0);
@@ -489,19 +507,7 @@ impl<'m> Importer<'m, '_> {
                 let id = making.constant(call.name(), value);
                 call.stands_for(id, making, scope)
             }
-            // Optional and OptionalGetElement: the element itself.
-            op => {
-                if let Some(sequence) = scope.sequences.get(call.input(0)).cloned() {
-                    return call.define(sequence, scope);
-                }
-                match scope.get(making, call.input(0)) {
-                    Some(id) => call.stands_for(id, making, scope),
-                    None if op == "Optional" => Ok(scope.bind(call.output(), None, "tensors")?),
-                    None => {
-                        Err(LoadErrorKind::unexpected("an optional with an element", "one without").into())
-                    }
-                }
-            }
+            _ => call.optional(making, scope),
         }
     }
 }

@@ -29,16 +29,12 @@ use crate::ops;
 pub mod device_type {
     /// Host memory.
     pub const CPU: i32 = 1;
-    /// CUDA.
-    pub const CUDA: i32 = 2;
     /// OpenCL.
     pub const OPENCL: i32 = 4;
     /// Vulkan.
     pub const VULKAN: i32 = 7;
     /// Metal.
     pub const METAL: i32 = 8;
-    /// ROCm.
-    pub const ROCM: i32 = 10;
     /// A device of an extension: here the simulated one.
     pub const EXT: i32 = 12;
 

@@ -147,62 +147,19 @@ impl<'e> Slot<'e> {
                 self.compute.insert(d, own);
                 return Ok(());
             }
-            Source::Own(_) => {
-                self.stage(d, device, bytes, side)?;
-                return Ok(());
-            }
+            Source::Own(_) => return self.stage(d, device, bytes, side),
             Source::Buffer(buffer) => {
-                // Buffer numbers are per context: a foreign buffer's number means another buffer here.
-                if buffer.context_id() != device.context.id() {
-                    let (name, device) = (io.name.clone(), device.context.info().name.clone());
-                    return Err(SessionError::OtherContext { name, device }.into());
-                }
-                check_capacity(io, buffer.bytes())?;
-                let copied = buffer.acquisition().map_or(0, |own| own.copied);
-                let (path, reason) = match copied {
-                    0 => (Path::Direct, Reason::Resident),
-                    copied => (Path::ImportedDma, Reason::Image { copied }),
-                };
-                let reason = Choice { path, reason, window: None };
-                let request = Request::new(0, bytes, access, Err(Refusal::NotSupported));
-                self.verdicts.push(reason.verdict(&io.name, &request));
-                self.compute.insert(d, buffer.sub_buffer(0, bytes)?);
+                let (part, verdict) = resident(buffer, device, io, access)?;
+                self.verdicts.push(verdict);
+                self.compute.insert(d, part);
                 return Ok(());
             }
             Source::Region(..) | Source::Lent(..) => {}
         }
         let Some((address, given)) = self.host_bytes() else { return Ok(()) };
         check_capacity(io, given)?;
-        let ladder = policy.on(device);
         let mut request = request(device, io, &self.source, address, access);
-        // Alive until the import holds it.
-        let mut _offered = self.offer_dma_buf(&mut request, &ladder);
-        let mut choice = decide(io, &request, &ladder)?;
-        let imported = loop {
-            if !choice.path.imports() && !matches!(choice.path, Path::Host | Path::DmaBuf) {
-                break None;
-            }
-            match self.import(device, choice.path) {
-                Ok(buffer) => break Some(buffer),
-                Err(device::Error::Import(ImportError::Refused(refusal))) => {
-                    (request.window, request.dma_buf) = (Err(refusal), None);
-                    let failed = choice.path;
-                    if failed != Path::DmaBuf {
-                        _offered = self.offer_dma_buf(&mut request, &ladder);
-                    }
-                    choice = decide(io, &request, &ladder)?;
-                    if choice.path == failed {
-                        break None;
-                    }
-                }
-                Err(e) if is_out_of_memory(&e) => {
-                    (request.window, request.dma_buf) = (Err(Refusal::OutOfMemory), None);
-                    choice = decide(io, &request, &ladder)?;
-                    break None;
-                }
-                Err(e) => return Err(e.into()),
-            }
-        };
+        let (choice, imported) = self.import_as_allowed(device, io, &mut request, &policy.on(device))?;
         self.verdicts.push(choice.verdict(&io.name, &request));
         match (choice.copies_on_device(), imported) {
             (true, Some(buffer)) => {
@@ -216,6 +173,43 @@ impl<'e> Slot<'e> {
             (_, None) => self.stage(d, device, bytes, side)?,
         }
         Ok(())
+    }
+
+    /// Imports the memory by the best path that the driver does not refuse. There is no buffer where that path is none of an
+    /// import.
+    fn import_as_allowed(
+        &self,
+        device: &Device,
+        io: &PlannedIo,
+        request: &mut Request,
+        ladder: &DevicePolicy,
+    ) -> Result<(Choice, Option<Buffer>), Error> {
+        // Alive until the import holds it.
+        let mut _offered = self.offer_dma_buf(request, ladder);
+        let mut choice = decide(io, request, ladder)?;
+        while choice.path.imports() || matches!(choice.path, Path::Host | Path::DmaBuf) {
+            match self.import(device, choice.path) {
+                Ok(buffer) => return Ok((choice, Some(buffer))),
+                Err(device::Error::Import(ImportError::Refused(refusal))) => {
+                    (request.window, request.dma_buf) = (Err(refusal), None);
+                    let failed = choice.path;
+                    if failed != Path::DmaBuf {
+                        _offered = self.offer_dma_buf(request, ladder);
+                    }
+                    choice = decide(io, request, ladder)?;
+                    if choice.path == failed {
+                        break;
+                    }
+                }
+                Err(e) if is_out_of_memory(&e) => {
+                    (request.window, request.dma_buf) = (Err(Refusal::OutOfMemory), None);
+                    choice = decide(io, request, ladder)?;
+                    break;
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok((choice, None))
     }
 
     /// The dma-buf of a memory file whose pages are refused, or why there is none.
@@ -367,30 +361,55 @@ impl<'e> Slot<'e> {
 
     /// Writes a value (an input in the session's own memory).
     pub(in crate::session) fn write(&self, devices: &[Device], bytes: &[u8]) -> Result<(), Error> {
-        let own =
-            || self.compute.first_key_value().filter(|_| self.source.is_own()).map(|(d, b)| (*d, b.clone()));
-        match self.stage.clone().or_else(own) {
-            Some((d, buffer)) => Ok(devices[d as usize].write(&buffer, bytes)?),
+        match self.host_side().filter(|_| self.stage.is_some() || self.source.is_own()) {
+            Some((d, buffer)) => Ok(devices[d as usize].write(buffer, bytes)?),
             None => Ok(()),
         }
     }
 
+    /// Memory that the host reads and writes: the staging memory, else that of the first device.
+    fn host_side(&self) -> Option<(u32, &Buffer)> {
+        let staged = self.stage.as_ref().map(|(d, buffer)| (*d, buffer));
+        staged.or_else(|| self.compute.first_key_value().map(|(d, buffer)| (*d, buffer)))
+    }
+
     /// Reads the bytes of the slot.
     pub(in crate::session) fn read(&self, devices: &[Device], bytes: &mut [u8]) -> Result<(), Error> {
-        let own = || self.compute.first_key_value().map(|(d, b)| (*d, b.clone()));
-        match self.stage.clone().or_else(own) {
-            Some((d, buffer)) => Ok(devices[d as usize].read(&buffer, bytes)?),
+        match self.host_side() {
+            Some((d, buffer)) => Ok(devices[d as usize].read(buffer, bytes)?),
             None => Ok(()),
         }
     }
 
     /// The mapped memory that holds the tensor, if the host can view it in place.
     pub(in crate::session) fn view(&self, bytes: u64) -> Option<Buffer> {
-        let own = || self.compute.first_key_value().map(|(_, b)| b.clone());
-        let buffer = self.stage.as_ref().map(|(_, b)| b.clone()).or_else(own)?;
+        let (_, buffer) = self.host_side()?;
         buffer.host_address()?;
         buffer.sub_buffer(0, bytes).ok()
     }
+}
+
+/// The part of the caller's buffer that the tensor takes, and its verdict.
+fn resident(
+    buffer: &Buffer,
+    device: &Device,
+    io: &PlannedIo,
+    access: ReadWrite,
+) -> Result<(Buffer, Verdict), Error> {
+    // Buffer numbers are per context: a foreign buffer's number means another buffer here.
+    if buffer.context_id() != device.context.id() {
+        let (name, device) = (io.name.clone(), device.context.info().name.clone());
+        return Err(SessionError::OtherContext { name, device }.into());
+    }
+    check_capacity(io, buffer.bytes())?;
+    let (path, reason) = match buffer.acquisition().map_or(0, |own| own.copied) {
+        0 => (Path::Direct, Reason::Resident),
+        copied => (Path::ImportedDma, Reason::Image { copied }),
+    };
+    let bytes = io.info.bytes() as u64;
+    let request = Request::new(0, bytes, access, Err(Refusal::NotSupported));
+    let verdict = Choice { path, reason, window: None }.verdict(&io.name, &request);
+    Ok((buffer.sub_buffer(0, bytes)?, verdict))
 }
 
 /// Address and length of memory that is mapped in the process.

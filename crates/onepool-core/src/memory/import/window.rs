@@ -46,12 +46,7 @@ impl PageWindow {
         ByteRange::new(self.addr, self.addr.saturating_add(self.bytes))
     }
 
-    /// The offset of a binding that holds the tensor's first byte: rounded down to what the device asks.
-    pub const fn binding_offset(self, storage_offset_alignment: u64) -> u64 {
-        self.offset - self.remainder(storage_offset_alignment)
-    }
-
-    /// Bytes from there to the tensor's first byte.
+    /// Bytes from where a binding may begin, a multiple of what the device asks, to the tensor's first byte.
     pub const fn remainder(self, storage_offset_alignment: u64) -> u64 {
         if storage_offset_alignment == 0 { 0 } else { self.offset % storage_offset_alignment }
     }
@@ -294,8 +289,8 @@ mod tests {
             Err(Refusal::NotCoherent { neighbours: 3996 })
         );
         assert!(window.accepts_granted(false, 4096, &rules).is_ok());
-        assert_eq!((window.binding_offset(16), window.remainder(16)), (48, 4));
-        assert_eq!((window.binding_offset(0), window.remainder(0)), (52, 0));
+        assert_eq!(window.remainder(16), 4);
+        assert_eq!(window.remainder(0), 0);
     }
 
     proptest! {

@@ -13,7 +13,7 @@ use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Disp
 use onepool_core::memory::coherency::Access;
 use onepool_core::memory::image::{Filter, ImageView};
 use onepool_core::sync::read;
-use onepool_spirv::opencl_c::{OpenClForm, Planes};
+use onepool_spirv::opencl_c::{OpenClForm, Planes, TexelFormat};
 
 /// Some drivers leave the tail of larger copies undone.
 const MAX_COPY: usize = 256 << 20;
@@ -199,6 +199,37 @@ struct Translator<'a> {
     kernels: &'a SlotTable<DeviceKernelId, Kernel>,
 }
 
+/// An argument that is passed as one row of texels: its rows, and their stride in texels.
+struct TexelRows {
+    format: TexelFormat,
+    width: u64,
+    height: u64,
+    pitch: u64,
+}
+
+impl TexelRows {
+    /// Those of an argument, a buffer of which is read as `texels`; or what it is instead.
+    fn of(arg: &Arg, range: &BufferRange, texels: Option<TexelFormat>) -> Result<Self, &'static str> {
+        let rows = match (arg, texels) {
+            (Arg::Image(_, view, _), _) if view.filter == Filter::Linear => {
+                return Err("an image that is interpolated, which rows of texels are not");
+            }
+            (Arg::Image(_, ImageView { image, .. }, _), _) => TexelRows {
+                format: format_of(image.texel),
+                width: image.width.into(),
+                height: image.height.into(),
+                pitch: image.row_pitch / image.texel.bytes(),
+            },
+            (_, Some(format)) => {
+                let width = range.bytes / format.bytes();
+                TexelRows { format, width, height: 1, pitch: width }
+            }
+            (_, None) => return Err("no image"),
+        };
+        if rows.width == 0 { Err("shorter than a texel") } else { Ok(rows) }
+    }
+}
+
 impl Translator<'_> {
     fn dispatch(&self, dispatch: &Dispatch, calls: &mut Vec<Call>) -> Result<(), DeviceError> {
         let kernel = self.kernels.get(dispatch.kernel)?;
@@ -326,28 +357,15 @@ impl Translator<'_> {
                 object.set_bytes(*index, &(offset as u64).to_ne_bytes())?;
             }
             (OpenClForm::Line, _) => {
-                let (format, width, height, pitch) = match (arg, passed.and_then(|passed| passed.texels)) {
-                    (Arg::Image(_, view, _), _) if view.filter == Filter::Linear => {
-                        return refuse("an image that is interpolated, which rows of texels are not");
-                    }
-                    (Arg::Image(_, ImageView { image, .. }, _), _) => {
-                        let (width, height) = (u64::from(image.width), u64::from(image.height));
-                        (format_of(image.texel), width, height, image.row_pitch / image.texel.bytes())
-                    }
-                    (_, Some(format)) => {
-                        let width = range.bytes / format.bytes();
-                        (format, width, 1, width)
-                    }
-                    (_, None) => return refuse("no image"),
+                let rows = match TexelRows::of(arg, range, passed.and_then(|passed| passed.texels)) {
+                    Ok(rows) => rows,
+                    Err(what) => return refuse(what),
                 };
-                if width == 0 {
-                    return refuse("shorter than a texel");
-                }
                 let (buffer, offset, bytes) = self.part(kernel, argument, range)?;
-                let (line, lease) = buffer.line(self.device, offset, bytes, format)?;
+                let (line, lease) = buffer.line(self.device, offset, bytes, rows.format)?;
                 taking.leases.push(lease);
                 object.set_memory(*index, line.image)?;
-                let Some(line) = line_of(line.first, width, height, pitch) else {
+                let Some(line) = line_of(line.first, rows.width, rows.height, rows.pitch) else {
                     return refuse("an image whose texels a kernel cannot count");
                 };
                 *index += 1;
