@@ -14,9 +14,9 @@ use serde::Serialize;
 
 use super::error::CliError;
 use super::input_file::read_bytes;
-use super::open::{CacheArgs, load_on, open_table};
+use super::open::{load_on, open_table};
 use super::output::Output;
-use super::place::PlaceArgs;
+use super::place::TableArgs;
 use super::precision::PrecisionArgs;
 use super::stop::StopArgs;
 use super::table::{bytes, count};
@@ -96,14 +96,8 @@ pub(super) struct Args {
 /// Where a language model runs, and how.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct SessionArgs {
-    /// A device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; several make a table. Without it
-    /// ONEPOOL_DEVICE, then `auto`.
-    #[arg(short, long)]
-    device: Vec<String>,
     #[command(flatten)]
-    place: PlaceArgs,
-    #[command(flatten)]
-    cache: CacheArgs,
+    table: TableArgs,
     #[command(flatten)]
     tuning: TuningArgs,
     #[command(flatten)]
@@ -152,11 +146,11 @@ impl SessionArgs {
         common: &Common,
         out: &Output,
     ) -> Result<Session, CliError> {
-        let desc = self.cache.desc()?;
+        let desc = self.table.cache.desc()?;
         let table = match common.table.get() {
             Some(table) => table.clone(),
             None => {
-                let table = open_table(&self.device, true, &desc)?;
+                let table = open_table(&self.table.device, true, &desc)?;
                 common.table.get_or_init(|| table).clone()
             }
         };
@@ -166,8 +160,7 @@ impl SessionArgs {
         let builder = builder.graph(graph).context_desc(desc.clone()).shared_arena(Arc::clone(&common.arena));
         let builder = self.precision.apply(self.ending.apply_whole(builder, common.began));
         let builder = self.tuning.apply(builder, desc.cache_dir.clone());
-        let builder = self.place.resolve(&table, desc.cache_dir)?.apply(builder);
-        Ok(table.into_iter().fold(builder, |b, context| b.context(context)).build()?)
+        self.table.place.build(builder, table, desc.cache_dir)
     }
 
     /// What a command failed with: `error`, unless its time was up.
@@ -419,6 +412,38 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     texts(args, &common, out).map_err(|e| args.session.ended(&common, e))
 }
 
+/// The generator that arguments ask for, with room for `context` tokens.
+fn generator(
+    args: &Args,
+    folder: ModelFolder,
+    context: usize,
+    common: &Common,
+    out: &Output,
+) -> Result<Generator, CliError> {
+    let mut generator = match args.pages {
+        Some(pages) => {
+            let session = args.session.open(&folder, common, out)?;
+            let _spinner = out.progress("planning", None);
+            let pool = PagePool::new(&folder, &session, &PageOptions::new(pages as usize))?;
+            Generator::with_pages(folder, session, Some(context), &pool)?
+        }
+        None => Generator::open(folder, Some(context), |builder, path| {
+            args.session.open_graph(builder, path, common, out)
+        })?,
+    };
+    if let Some(draft) = &args.draft {
+        let folder = ModelFolder::open(draft)?;
+        let session = args.session.open(&folder, common, out)?;
+        let context = context.min(folder.context());
+        let draft = Generator::new(folder, session, Some(context))?;
+        generator = generator.with_draft(draft, usize::from(args.draft_tokens))?;
+    }
+    if let Some(file) = args.prompt_cache.as_ref().filter(|file| file.exists()) {
+        generator.restore(file)?;
+    }
+    Ok(generator)
+}
+
 fn texts(args: &Args, common: &Common, out: &mut Output) -> Result<ExitCode, CliError> {
     let folder = args.sampling.open(&args.model)?.template_args(template_args(args)?);
     if let Some(file) = &args.prompt_cache {
@@ -443,28 +468,8 @@ fn texts(args: &Args, common: &Common, out: &mut Output) -> Result<ExitCode, Cli
     let grammar = args.grammar.read()?;
     let context = args.context.unwrap_or(needed);
     let has_encoder = folder.encoder().is_some();
-    let mut generator = match args.pages {
-        Some(pages) => {
-            let session = args.session.open(&folder, common, out)?;
-            let _spinner = out.progress("planning", None);
-            let pool = PagePool::new(&folder, &session, &PageOptions::new(pages as usize))?;
-            Generator::with_pages(folder, session, Some(context), &pool)?
-        }
-        None => Generator::open(folder, Some(context), |builder, path| {
-            args.session.open_graph(builder, path, common, out)
-        })?,
-    };
+    let mut generator = generator(args, folder, context, common, out)?;
     let device = generator.session().devices().next().map(|d| d.name.clone()).unwrap_or_default();
-    if let Some(draft) = &args.draft {
-        let folder = ModelFolder::open(draft)?;
-        let session = args.session.open(&folder, common, out)?;
-        let context = context.min(folder.context());
-        let draft = Generator::new(folder, session, Some(context))?;
-        generator = generator.with_draft(draft, usize::from(args.draft_tokens))?;
-    }
-    if let Some(file) = args.prompt_cache.as_ref().filter(|file| file.exists()) {
-        generator.restore(file)?;
-    }
     let remarks = generator.remarks();
     for remark in &remarks {
         note(out, remark);

@@ -1,21 +1,20 @@
 //! `onepool inspect`: what a model is made of, and what running it takes.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use serde::Serialize;
 
+use super::error;
 use super::error::{CliError, chain};
 use super::explain::{self, Planned};
 use super::open::{CacheArgs, load_on, open_table, selector};
 use super::output::Output;
 use super::passes::{self, PassArgs};
 use super::place::{self, PlaceArgs};
+use super::shapes::ModelArgs;
 use super::table::{Table, bytes};
-use super::{assign, error};
 use onepool::backend::DeviceInfo;
-use onepool::dtype::DType;
 use onepool::graph::{Graph, StorageScope, TensorInfo};
 use onepool::loader::{self, ModelSummary, SummaryIo};
 use onepool::plan::{
@@ -24,23 +23,12 @@ use onepool::plan::{
 };
 use onepool::registry::{Registry, default_selector};
 use onepool::session::{Error, IoInfo, Session};
-use onepool::shape::{Dim, Shape, SymShape};
 
 /// Arguments of `onepool inspect`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model: an ONNX file, a GGUF file, the graph JSON of TVM, or a folder with one of them.
-    model: PathBuf,
-    /// The parameters of a TVM graph, where they are not in its folder.
-    #[arg(long, value_name = "FILE")]
-    params: Option<PathBuf>,
-    /// The shape of an input that the model leaves open: NAME=1,3,224,224, or only the sizes where there
-    /// is one input.
-    #[arg(long, value_name = "NAME=SIZES")]
-    shape: Vec<String>,
-    /// The size of a dimension that the model only names: batch=1.
-    #[arg(long, value_name = "SYMBOL=SIZE")]
-    dim: Vec<String>,
+    #[command(flatten)]
+    source: ModelArgs,
     /// The device that memory and cost are planned for; several make a table. Devices are opened only for `--place` and
     /// for tensors that lie in images.
     #[arg(short, long)]
@@ -80,13 +68,13 @@ struct Report<'a> {
 /// or planned; [`CliError::Usage`] for shapes that do not fit. Sizes that are not given are no error.
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let options = PlanOptions { passes: args.passes.selection()?, ..PlanOptions::default() };
-    let summary = loader::summarize(&args.model, args.params.as_deref())?;
+    let summary = loader::summarize(&args.source.model, args.source.params.as_deref())?;
     let unsupported: Vec<String> =
         summary.operators.iter().filter(|o| !o.is_known()).map(|o| qualified(&o.domain, &o.name)).collect();
     let table = table(args)?;
     let apis: Vec<&str> = table.iter().map(|d| d.api).collect();
     let Planning { plan, devices, none } =
-        match load_on(&args.model, args.params.as_deref(), &apis, true, out) {
+        match load_on(&args.source.model, args.source.params.as_deref(), &apis, true, out) {
             Ok((graph, moved)) => planned(args, graph, moved, table, &options)?,
             // The file is a model, and something in it is wrong or not supported.
             Err(e) => NotPlanned::Failed(e.into()).into(),
@@ -98,7 +86,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     };
     if out.is_json() {
         out.json(&Report {
-            model: args.model.display().to_string(),
+            model: args.source.model.display().to_string(),
             summary: &summary,
             unsupported,
             planned: plan.as_ref().map(|p| Planned::new(p, devices)),
@@ -134,7 +122,7 @@ fn qualified(domain: &str, name: &str) -> String {
 }
 
 fn describe(args: &Args, summary: &ModelSummary, out: &mut Output) -> Result<(), CliError> {
-    out.line(format_args!("{}", args.model.display()))?;
+    out.line(format_args!("{}", args.source.model.display()))?;
     let opsets: Vec<String> = summary
         .opsets
         .iter()
@@ -257,20 +245,7 @@ fn planned(
     options: &PlanOptions,
 ) -> Result<Planning, CliError> {
     let ios: Vec<IoInfo> = graph.inputs().iter().map(|&id| graph.tensor(id).into()).collect();
-    let given = assign::by_name("--shape", "input", &args.shape, &ios)?;
-    let sizes = dims(&args.dim, &ios)?;
-    let mut infos = Vec::new();
-    let mut open = Vec::new();
-    for (i, io) in ios.iter().enumerate() {
-        let shape = match given.get(&i) {
-            Some(text) => Some(fitting(io, assign::shape(text)?)?),
-            None => io.shape.as_ref().map(|s| named(s, &sizes)).and_then(|s| s.concrete()),
-        };
-        match shape {
-            Some(shape) => infos.push(TensorInfo::new(io.dtype.unwrap_or(DType::F32), shape)),
-            None => open.push(assign::described(io)),
-        }
-    }
+    let (infos, open) = args.source.infos(&ios)?;
     if !open.is_empty() {
         let reason = format!("the shapes of inputs are open: {}; give --shape or --dim", open.join(", "));
         return Ok(NotPlanned::Open(reason).into());
@@ -332,72 +307,6 @@ fn opened(
     let desc = args.cache.desc()?;
     let table = open_table(&args.device, true, &desc)?;
     let builder = Session::builder().graph(graph).passes(options.passes.clone()).foreign_nodes(moved);
-    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
-    let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
+    let session = args.place.build(builder, table, desc.cache_dir)?;
     Ok((session.devices().cloned().collect(), session.plan(infos).map(PlanOutcome::Plan)))
-}
-
-/// Sizes of symbols of the inputs `ios`, as arguments give them.
-///
-/// # Errors
-/// [`CliError::Usage`].
-pub(super) fn dims(texts: &[String], ios: &[IoInfo]) -> Result<BTreeMap<String, usize>, CliError> {
-    let dims = ios.iter().flat_map(|io| io.shape.iter().flat_map(|shape| &shape.0));
-    let symbols = dims.filter_map(|dim| if let Dim::Symbol(s) = dim { Some(&**s) } else { None });
-    let known: BTreeSet<&str> = symbols.collect();
-    let mut sizes = BTreeMap::new();
-    for text in texts {
-        let bad = |problem: String| CliError::usage(format!("--dim {text:?}: {problem}"));
-        let pair = text.split_once('=').and_then(|(name, size)| Some((name, size.trim().parse().ok()?)));
-        let (name, size) = pair.ok_or_else(|| bad("expected SYMBOL=SIZE".to_owned()))?;
-        if !known.contains(name) {
-            return Err(bad(format!("no input has such a dimension; there are {known:?}")));
-        }
-        if sizes.insert(name.to_owned(), size).is_some() {
-            return Err(bad("it is given twice".to_owned()));
-        }
-    }
-    Ok(sizes)
-}
-
-/// A declared shape with the sizes of its symbols.
-pub(super) fn named(shape: &SymShape, sizes: &BTreeMap<String, usize>) -> SymShape {
-    let size = |d: &Dim| match d {
-        Dim::Symbol(s) => sizes.get(&**s).map_or_else(|| d.clone(), |n| Dim::Known(*n)),
-        d => d.clone(),
-    };
-    SymShape(shape.0.iter().map(size).collect())
-}
-
-/// `shape`, if it fits what the model declares.
-///
-/// # Errors
-/// [`onepool::session::SessionError::Shape`].
-pub(super) fn fitting(io: &IoInfo, shape: Shape) -> Result<Shape, CliError> {
-    if let Some(declared) = &io.shape {
-        declared
-            .unify(&shape, &mut BTreeMap::new())
-            .map_err(|source| onepool::session::SessionError::Shape { name: io.name.clone(), source })?;
-    }
-    Ok(shape)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn symbols_get_sizes() {
-        let shape = SymShape(vec!["n".into(), "m".into(), 3.into()]);
-        let ios = [IoInfo { name: "x".into(), dtype: None, shape: Some(shape.clone()) }];
-        let dims = |texts: &[&str]| dims(&texts.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>(), &ios);
-        assert!(dims(&["n=4", "m= 2"]).is_ok());
-        let sizes = dims(&["n=4"]).unwrap();
-        assert_eq!(named(&shape, &sizes).to_string(), "[4, m, 3]");
-        let e = dims(&["h=4"]).unwrap_err().to_string();
-        assert!(e.contains("there are {\"m\", \"n\"}"), "{e}");
-        for bad in [&["n"][..], &["n=-1"], &["n=99999999999999999999"], &["n=1", "n=1"]] {
-            assert!(dims(bad).is_err(), "{bad:?}");
-        }
-    }
 }

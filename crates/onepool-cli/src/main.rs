@@ -29,6 +29,7 @@ mod precision;
 mod report;
 mod run;
 mod scene;
+mod shapes;
 mod stop;
 mod table;
 mod tensor_io;

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use super::error::CliError;
 use super::explain::Times;
+use super::open::CacheArgs;
 use super::output::Output;
 use super::table::{Table, count, time};
 use onepool::device::Context;
 use onepool::graph::Graph;
 use onepool::plan::{NodeReport, PlacementReport, PlanReport};
-use onepool::session::{NodePlacement, PlacementCache, SessionBuilder};
+use onepool::session::{NodePlacement, PlacementCache, Session, SessionBuilder};
 
 /// Arguments that place nodes.
 #[derive(Clone, Debug, clap::Args)]
@@ -29,6 +30,19 @@ pub(super) struct PlaceArgs {
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=86_400.0).contains(s));
     seconds.ok_or_else(|| format!("{text:?} is no number of seconds from 0 to 86400"))
+}
+
+/// The arguments of a device table.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct TableArgs {
+    /// A device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; several make a table. Without it
+    /// ONEPOOL_DEVICE, then `auto`.
+    #[arg(short, long)]
+    pub(super) device: Vec<String>,
+    #[command(flatten)]
+    pub(super) place: PlaceArgs,
+    #[command(flatten)]
+    pub(super) cache: CacheArgs,
 }
 
 /// What `--place` asks for, with the entries of a device table.
@@ -70,6 +84,20 @@ impl PlaceArgs {
             (cache, Duration::from_secs_f64(self.place_time))
         });
         Ok(Places { auto, given })
+    }
+
+    /// The session of `builder` on the devices of `table`, with what is asked for.
+    ///
+    /// # Errors
+    /// As [`PlaceArgs::resolve`] and [`SessionBuilder::build`].
+    pub(super) fn build(
+        &self,
+        builder: SessionBuilder,
+        table: Vec<Context>,
+        cache: Option<PathBuf>,
+    ) -> Result<Session, CliError> {
+        let builder = self.resolve(&table, cache)?.apply(builder);
+        Ok(table.into_iter().fold(builder, SessionBuilder::context).build()?)
     }
 }
 

@@ -11,13 +11,13 @@ use serde::Serialize;
 use super::assign;
 use super::error::CliError;
 use super::explain::{self, ByValue, Explained, Times};
-use super::inspect::{dims, fitting, named};
 use super::open::{CacheArgs, load_on, may_decide, open_table, selector};
 use super::output::Output;
 use super::picture::PictureOptions;
 use super::place::{self, PlaceArgs};
 use super::precision::PrecisionArgs;
 use super::report::{self, ReportArgs};
+use super::shapes::ModelArgs;
 use super::stop::StopArgs;
 use super::table::{Table, bytes, time};
 use super::tensor_io::{Declared, Saved, TensorFile, read, write_all};
@@ -33,11 +33,8 @@ use onepool::shape::SymShape;
 /// Arguments of `onepool run`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model: an ONNX file, a GGUF file, the graph JSON of TVM, or a folder with one of them.
-    model: PathBuf,
-    /// The parameters of a TVM graph, where they are not next to it.
-    #[arg(long, value_name = "FILE")]
-    params: Option<PathBuf>,
+    #[command(flatten)]
+    source: ModelArgs,
     /// A file for an input: NAME=FILE, or only FILE where there is one input. Files are .npy, .npz
     /// (NAME=FILE.npz:ARRAY), .pb (an ONNX tensor), .bin or .raw (elements alone), .png and .jpg.
     #[arg(short, long, value_name = "NAME=FILE")]
@@ -49,12 +46,6 @@ pub(super) struct Args {
     /// where nodes go that no one places. Without it ONEPOOL_DEVICE, then `auto`.
     #[arg(short, long)]
     device: Vec<String>,
-    /// The shape of an input that the model leaves open: NAME=1,3,224,224.
-    #[arg(long, value_name = "NAME=SIZES")]
-    shape: Vec<String>,
-    /// The size of a dimension that the model only names: batch=1.
-    #[arg(long, value_name = "SYMBOL=SIZE")]
-    dim: Vec<String>,
     /// Makes every copy by the CPU of an input or output an error.
     #[arg(long)]
     strict: bool,
@@ -193,7 +184,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     }
     save(args, &wanted, &files, out)?;
     if let Some(page) = report {
-        let mut report = report::Report::new("run", args.model.display().to_string());
+        let mut report = report::Report::new("run", args.source.model.display().to_string());
         report.runs_ms = runs.iter().map(|n| *n as f64 / 1e6).collect();
         report.add_run(&session, &mut binding)?;
         page.measure_peaks(&mut report, &session, out);
@@ -216,7 +207,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let names = session.inputs();
     let name = |at: usize| names.get(at).map_or("", |io| io.name.as_str());
     out.json(&Report {
-        model: args.model.display().to_string(),
+        model: args.source.model.display().to_string(),
         inputs: given.iter().map(|g| io(name(g.at), &g.info, None)).collect(),
         outputs: wanted.iter().map(|w| io(&w.name, &w.info, file(&w.name))).collect(),
         runs_ms: runs.iter().map(|n| *n as f64 / 1e6).collect(),
@@ -231,7 +222,8 @@ fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
     let desc = ContextDesc { validation: args.validation, ..args.cache.desc()? };
     let table = open_table(&args.device, !args.no_fallback, &desc)?;
     let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
-    let (graph, moved) = load_on(&args.model, args.params.as_deref(), &apis, args.any_device, out)?;
+    let (graph, moved) =
+        load_on(&args.source.model, args.source.params.as_deref(), &apis, args.any_device, out)?;
     let _spinner = out.progress("preparing", None);
     let mut builder = Session::builder()
         .graph(graph)
@@ -242,14 +234,10 @@ fn session(args: &Args, out: &Output) -> Result<Session, CliError> {
         .fallback(!args.no_fallback);
     builder = args.precision.apply(args.stop.apply(builder));
     builder = args.tuning.apply(builder, desc.cache_dir.clone());
-    builder = args.place.resolve(&table, desc.cache_dir.clone())?.apply(builder);
-    for context in table {
-        builder = builder.context(context);
-    }
     if let Some(bytes) = args.copy_threshold {
         builder = builder.copy_threshold(bytes);
     }
-    Ok(builder.build()?)
+    args.place.build(builder, table, desc.cache_dir)
 }
 
 fn output_files(args: &Args, session: &Session) -> Result<Vec<(String, TensorFile)>, CliError> {
@@ -263,8 +251,7 @@ fn output_files(args: &Args, session: &Session) -> Result<Vec<(String, TensorFil
 fn inputs(args: &Args, session: &Session, out: &mut Output) -> Result<Vec<Given>, CliError> {
     let ios = session.inputs();
     let files = assign::by_name("--input", "input", &args.input, &ios)?;
-    let shapes = assign::by_name("--shape", "input", &args.shape, &ios)?;
-    let sizes = dims(&args.dim, &ios)?;
+    let shapes = args.source.shapes(&ios)?;
     let missing: Vec<IoInfo> =
         ios.iter().enumerate().filter(|(i, _)| !files.contains_key(i)).map(|(_, io)| io.clone()).collect();
     if !missing.is_empty() {
@@ -277,13 +264,10 @@ fn inputs(args: &Args, session: &Session, out: &mut Output) -> Result<Vec<Given>
     for (&at, text) in &files {
         let io = &ios[at];
         let file = TensorFile::parse(text)?;
-        let shape = match shapes.get(&at) {
-            Some(text) => Some(SymShape::from(&fitting(io, assign::shape(text)?)?)),
-            None => io.shape.as_ref().map(|s| named(s, &sizes)),
-        };
-        let declared = Declared { name: &io.name, dtype: io.dtype, shape: shape.as_ref() };
+        let shape = shapes[at].as_ref();
+        let declared = Declared { name: &io.name, dtype: io.dtype, shape };
         let loaded = read(&file, declared, &args.pictures)?;
-        check(io, shape.as_ref(), &loaded.info)?;
+        check(io, shape, &loaded.info)?;
         if let Some(note) = loaded.note {
             out.line(format_args!("{}: {note}", file.path.display()))?;
         }

@@ -28,7 +28,6 @@ pub(super) enum Format {
     Pb,
     /// Elements and nothing else.
     Raw,
-    /// A picture.
     Picture,
 }
 
@@ -85,7 +84,6 @@ pub(super) struct Loaded {
 /// What is known of a tensor before its file is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Declared<'a> {
-    /// Its name.
     pub(super) name: &'a str,
     /// Its type.
     pub(super) dtype: Option<DType>,
@@ -236,7 +234,6 @@ fn read_raw(path: &Path, declared: Declared<'_>) -> Result<Loaded, CliError> {
 /// A tensor to be written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saved<'a> {
-    /// Its name.
     pub(super) name: &'a str,
     /// Type and shape.
     pub(super) info: &'a TensorInfo,

@@ -6,17 +6,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::assign;
 use super::error::CliError;
-use super::inspect::{dims, fitting, named};
 use super::open::{CacheArgs, load_on, open_table, selector};
 use super::output::Output;
 use super::place::cache_folder;
 use super::precision::PrecisionArgs;
+use super::shapes::ModelArgs;
 use super::stop;
 use super::table::{Table, count, time};
-use onepool::dtype::DType;
-use onepool::graph::TensorInfo;
 use onepool::session::{Session, SessionBuilder, TunedChoice, Tuning, TuningReport};
 
 /// The argument that says whether measured kernels are taken.
@@ -58,18 +55,8 @@ impl TuningArgs {
 /// Arguments of `onepool tune`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model: an ONNX file, a GGUF file, the graph JSON of TVM, or a folder with one of them.
-    model: PathBuf,
-    /// The parameters of a TVM graph, where they are not in its folder.
-    #[arg(long, value_name = "FILE")]
-    params: Option<PathBuf>,
-    /// The shape of an input that the model leaves open: NAME=1,3,224,224, or only the sizes where there
-    /// is one input.
-    #[arg(long, value_name = "NAME=SIZES")]
-    shape: Vec<String>,
-    /// The size of a dimension that the model only names: batch=1.
-    #[arg(long, value_name = "SYMBOL=SIZE")]
-    dim: Vec<String>,
+    #[command(flatten)]
+    source: ModelArgs,
     /// A device: `auto`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ... Without it ONEPOOL_DEVICE, then `auto`.
     #[arg(short, long)]
     device: Option<String>,
@@ -115,7 +102,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         )));
     }
     let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
-    let (graph, moved) = load_on(&args.model, args.params.as_deref(), &apis, true, out)?;
+    let (graph, moved) = load_on(&args.source.model, args.source.params.as_deref(), &apis, true, out)?;
     let mut builder =
         stop::cancellable(Session::builder()).graph(graph).foreign_nodes(moved).context_desc(desc);
     builder = args.precision.apply(builder).tuning(Tuning::Within(args.budget));
@@ -123,7 +110,10 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         builder = builder.tuning_folder(folder);
     }
     let session = table.into_iter().fold(builder, |builder, context| builder.context(context)).build()?;
-    let infos = shapes(args, &session)?;
+    let (infos, open) = args.source.infos(&session.inputs())?;
+    if let Some(open) = open.first() {
+        return Err(CliError::usage(format!("the shape of {open} is open: give --shape or --dim")));
+    }
     let spinner = out.progress("measuring", None);
     session.plan(&infos)?;
     drop(spinner);
@@ -132,7 +122,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let folder = folder.map(|folder| folder.display().to_string());
     describe(&report, folder.as_deref(), out)?;
     out.json(&Report {
-        model: args.model.display().to_string(),
+        model: args.source.model.display().to_string(),
         device,
         folder,
         budget_s: args.budget.as_secs_f64(),
@@ -141,26 +131,6 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         report: &report,
     })?;
     if stop::is_pressed() { Err(CliError::Interrupted) } else { Ok(ExitCode::SUCCESS) }
-}
-
-/// Types and shapes of all inputs.
-fn shapes(args: &Args, session: &Session) -> Result<Vec<TensorInfo>, CliError> {
-    let ios = session.inputs();
-    let given = assign::by_name("--shape", "input", &args.shape, &ios)?;
-    let sizes = dims(&args.dim, &ios)?;
-    let mut infos = Vec::with_capacity(ios.len());
-    for (i, io) in ios.iter().enumerate() {
-        let shape = match given.get(&i) {
-            Some(text) => Some(fitting(io, assign::shape(text)?)?),
-            None => io.shape.as_ref().map(|s| named(s, &sizes)).and_then(|s| s.concrete()),
-        };
-        let Some(shape) = shape else {
-            let open = assign::described(io);
-            return Err(CliError::usage(format!("the shape of {open} is open: give --shape or --dim")));
-        };
-        infos.push(TensorInfo::new(io.dtype.unwrap_or(DType::F32), shape));
-    }
-    Ok(infos)
 }
 
 fn describe(report: &TuningReport, folder: Option<&str>, out: &mut Output) -> Result<(), CliError> {

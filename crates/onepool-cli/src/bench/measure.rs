@@ -17,9 +17,7 @@ use onepool::shape::Shape;
 /// Times of one model on one input, medians in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Transfer {
-    /// Bytes of the input.
     pub(crate) input_bytes: u64,
-    /// Bytes of the output.
     pub(crate) output_bytes: u64,
     /// Copying the input in.
     pub(crate) copy_in_ms: f64,

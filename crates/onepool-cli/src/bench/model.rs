@@ -11,9 +11,9 @@ use serde::Serialize;
 use super::measure::{Difference, empty, median, ms, region};
 use crate::error::CliError;
 use crate::explain::{Copies, copied};
-use crate::open::{CacheArgs, may_decide, open_table};
+use crate::open::{may_decide, open_table};
 use crate::output::Output;
-use crate::place::PlaceArgs;
+use crate::place::TableArgs;
 use crate::precision::PrecisionArgs;
 use crate::report::{self, ReportArgs, Way};
 use crate::stop::StopArgs;
@@ -31,14 +31,8 @@ use onepool::session::{Binding, BindingBuilder, Error, Memory, Profile, Session}
 pub(crate) struct Args {
     /// The test case: a folder with `model.onnx`, or next to it, and `test_data_set_0`.
     dir: PathBuf,
-    /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; several make a table. Without it
-    /// ONEPOOL_DEVICE, then `auto`.
-    #[arg(short, long)]
-    device: Vec<String>,
     #[command(flatten)]
-    place: PlaceArgs,
-    #[command(flatten)]
-    cache: CacheArgs,
+    table: TableArgs,
     /// How many runs of each way the medians are of.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=65536))]
     runs: u32,
@@ -138,8 +132,8 @@ const HALF: Tolerance = Tolerance { rtol: 1e-2, atol: 1e-2 };
 /// [`CliError`].
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let page = args.report.wanted(out)?;
-    let desc = args.cache.desc()?;
-    let table = open_table(&args.device, true, &desc)?;
+    let desc = args.table.cache.desc()?;
+    let table = open_table(&args.table.device, true, &desc)?;
     let device = table.first().map(|c| c.info().name.clone()).unwrap_or_default();
     let path = model_of(&args.dir)?;
     let mut builder = args.precision.apply(Session::builder().model(&path).chains(!args.no_chains));
@@ -147,8 +141,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         builder = builder.copy_threshold(bytes);
     }
     let builder = args.tuning.apply(args.stop.apply(builder), desc.cache_dir.clone());
-    let builder = args.place.resolve(&table, desc.cache_dir)?.apply(builder);
-    let session = table.into_iter().fold(builder, |b, context| b.context(context)).build()?;
+    let session = args.table.place.build(builder, table, desc.cache_dir)?;
     let data = args.dir.join("test_data_set_0");
     let mut ways = Ways::new(&session, inputs_of(&session.inputs(), &data)?)?;
     let expected = outputs_of(&session.outputs(), &data)?;

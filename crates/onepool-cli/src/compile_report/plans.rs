@@ -10,7 +10,7 @@ use super::Compute;
 use crate::error::{CliError, chain};
 use crate::open::load_on;
 use crate::output::Output;
-use crate::inspect::named;
+use crate::shapes::named;
 use crate::verify::case;
 use onepool::backend::DeviceInfo;
 use onepool::dtype::DType;

@@ -97,7 +97,6 @@ impl Job {
         }
     }
 
-    /// Compiles it.
     pub(super) fn compile(&self, compiler: &dyn KernelCompiler) -> Row {
         let mut row = Row {
             kernel: self.source.name().to_owned(),

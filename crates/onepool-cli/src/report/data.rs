@@ -17,7 +17,6 @@ pub(super) const FORMAT: u32 = 1;
 /// A run or a measurement, with what was planned and what it took.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// [`FORMAT`].
     pub(crate) format: u32,
     /// The command: `run`, `bench model`.
     pub(crate) command: String,
@@ -51,18 +50,15 @@ pub(crate) struct Report {
     pub(crate) notes: Vec<String>,
 }
 
-/// A device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Device {
     /// What opens it.
     pub(crate) selector: String,
-    /// Its name.
     pub(crate) name: String,
     /// What it is: integrated, discrete, cpu.
     pub(crate) kind: String,
     /// The driver and its version.
     pub(crate) driver: String,
-    /// The version of the API.
     pub(crate) api_version: String,
 }
 
@@ -71,7 +67,6 @@ pub(crate) struct Device {
 pub(crate) struct Ways {
     /// What was done.
     pub(crate) label: String,
-    /// The ways.
     pub(crate) ways: Vec<Way>,
     /// What the difference is, in words.
     pub(crate) remark: String,
@@ -80,7 +75,6 @@ pub(crate) struct Ways {
 /// One way of doing it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Way {
-    /// Its name.
     pub(crate) name: String,
     /// Its parts and their milliseconds, one after the other.
     pub(crate) parts: Vec<(String, f64)>,
@@ -106,7 +100,6 @@ pub(crate) struct Planned {
 /// A node of the plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Node {
-    /// Its name.
     pub(crate) name: String,
     /// Its operator.
     pub(crate) op: String,
@@ -196,10 +189,8 @@ impl Spread {
 const PROFILES: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NodeTime {
-    /// Its name.
     pub(crate) name: String,
     /// Its operator.
     pub(crate) op: String,
@@ -237,22 +228,18 @@ pub(crate) enum Copied {
     /// It is used in place.
     #[default]
     No,
-    /// The device.
     ByDevice,
-    /// The CPU.
     ByCpu,
 }
 
 /// An input or output and how it reached the device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Tensor {
-    /// Its name.
     pub(crate) name: String,
     /// Type and shape.
     pub(crate) info: String,
     /// What the device does with it: reads, writes.
     pub(crate) access: String,
-    /// Its bytes.
     pub(crate) bytes: u64,
     /// The path taken, in words.
     pub(crate) path: String,
@@ -267,13 +254,11 @@ pub(crate) struct Tensor {
 /// A tensor that goes from one device to another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Crossing {
-    /// Its name.
     pub(crate) name: String,
     /// Entry of the device table that has it.
     pub(crate) from: u32,
     /// Entry of the device table that reads it.
     pub(crate) to: u32,
-    /// Its bytes.
     pub(crate) bytes: u64,
     /// Bytes of it that each run copies.
     pub(crate) copied: u64,

@@ -16,9 +16,9 @@ use self::report::{Expect, Report};
 use self::suite::{Case, Filter};
 use super::error::{CliError, FAILED, UNSUPPORTED};
 use super::input_file::read_json;
-use super::open::{CacheArgs, open_table};
+use super::open::open_table;
 use super::output::{Output, Progress};
-use super::place::{PlaceArgs, Places};
+use super::place::{Places, TableArgs};
 use super::precision::PrecisionArgs;
 use super::stop::{self, StopArgs};
 use super::table::Table;
@@ -40,14 +40,8 @@ pub(super) struct Args {
     suite: Option<PathBuf>,
     #[command(flatten)]
     filter: Filter,
-    /// The device: `auto`, `cpu`, `vulkan`, `vulkan:1`, `vulkan:NAME`, ...; several make a table.
-    /// Without it ONEPOOL_DEVICE, then `auto`.
-    #[arg(short, long)]
-    device: Vec<String>,
     #[command(flatten)]
-    place: PlaceArgs,
-    #[command(flatten)]
-    cache: CacheArgs,
+    table: TableArgs,
     /// An operator without a kernel on the device is unsupported instead of running on the CPU.
     #[arg(long)]
     no_fallback: bool,
@@ -103,9 +97,9 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         return Err(CliError::usage("no case is left of the suite"));
     }
     let expect: Option<Expect> = args.expect.as_deref().map(read_json).transpose()?;
-    let desc = ContextDesc { validation: args.validation, ..args.cache.desc()? };
-    let devices = open_table(&args.device, !args.no_fallback, &desc)?;
-    let places = args.place.resolve(&devices, desc.cache_dir)?;
+    let desc = ContextDesc { validation: args.validation, ..args.table.cache.desc()? };
+    let devices = open_table(&args.table.device, !args.no_fallback, &desc)?;
+    let places = args.table.place.resolve(&devices, desc.cache_dir)?;
     let start = Instant::now();
     let outcomes =
         run_all(&cases, args, (&devices, &places), &out.progress("verifying", Some(cases.len() as u64)));

@@ -43,7 +43,6 @@ impl Counts {
 pub(super) struct Report {
     /// The API of the device, as expectations name it.
     pub(super) api: &'static str,
-    /// The device.
     pub(super) device: String,
     /// Wall time.
     pub(super) seconds: f64,
