@@ -154,7 +154,7 @@ impl Flow {
     }
 
     /// Keeps the nodes marked in `keep`. Control dependencies on a removed node become dependencies on its own.
-    pub fn retain(&mut self, keep: &[bool]) {
+    pub fn retain(&mut self, keep: &[bool]) -> usize {
         let mut stands_for: Vec<BTreeSet<usize>> = Vec::with_capacity(self.nodes.len());
         let (mut next, mut sum) = (0, 0usize);
         for (node, keep) in self.nodes.iter_mut().zip(keep) {
@@ -169,6 +169,7 @@ impl Flow {
         }
         let nodes = std::mem::take(&mut self.nodes);
         self.nodes = nodes.into_iter().zip(keep).filter(|(_, k)| **k).map(|(n, _)| n).collect();
+        keep.len() - self.nodes.len()
     }
 
     /// Sorts the nodes topologically; of several ready nodes the first comes next.

@@ -22,11 +22,7 @@ pub(super) fn join_norms(flow: &mut Flow, cx: &PlanCx<'_>) -> usize {
             join(flow, &index, n, joined);
         }
     }
-    let gone = keep.iter().filter(|k| !**k).count();
-    if gone > 0 {
-        flow.retain(&keep);
-    }
-    gone
+    flow.retain(&keep)
 }
 
 /// What a normalization becomes with its sum.

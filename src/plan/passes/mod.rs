@@ -98,197 +98,164 @@ pub const PIPELINE: &[Pass] = &[
     Pass {
         name: "share_parameters",
         does: "Makes parameters of equal bytes of graphs with one parameter store one.",
-        needed: None,
-        when: always,
-        counts: Counts::Changes,
         run: PassFn::Share,
+        ..ALWAYS
     },
     Pass {
         name: "exact_activations",
         does: "Takes from operators the rounding of activations that the model allows.",
-        needed: None,
         when: |o| o.activations == Activations::Exact,
-        counts: Counts::Changes,
         run: PassFn::Graph(|graph, _| exact_activations::exact_activations(graph)),
+        ..ALWAYS
     },
     Pass {
         name: "quantize",
         does: "Lets operators between DequantizeLinear and QuantizeLinear compute with the bytes themselves.",
-        needed: None,
         when: |o| o.integers != Integers::Never,
         counts: Counts::Quantized,
         run: PassFn::Graph(quantize::quantize),
+        ..ALWAYS
     },
     Pass {
         name: "read_transposed",
         does: "Lets products read a large weight transposed where another operator reads it as it is.",
-        needed: None,
-        when: |o| o.fuse,
-        counts: Counts::Fused,
         run: PassFn::Graph(|graph, _| read_transposed::read_transposed(graph)),
+        ..FUSING
     },
     Pass {
         name: "fold_weights",
         does: "Computes large parameters that other parameters alone decide.",
-        needed: None,
-        when: always,
-        counts: Counts::Changes,
         run: PassFn::Graph(fold_weights::fold_weights),
+        ..ALWAYS
     },
     Pass {
         name: "fold_normalizations",
         does: "Lets convolutions of large weights take in the normalization after them.",
-        needed: None,
-        when: |o| o.fuse,
-        counts: Counts::Fused,
         run: PassFn::Graph(fold_weights::fold_normalizations),
+        ..FUSING
     },
     Pass {
         name: "weights_to_f16",
         does: "Keeps large weights of a graph that computes in float16 in float16 alone.",
-        needed: None,
         when: |o| o.precision == Precision::F16,
-        counts: Counts::Changes,
         run: PassFn::Graph(|graph, _| weights_to_f16::weights_to_f16(graph)),
+        ..ALWAYS
     },
     Pass {
         name: "share_new_parameters",
         does: "Makes parameters that the passes before it made one with equal ones of other graphs.",
-        needed: None,
-        when: always,
-        counts: Counts::Changes,
         run: PassFn::Share,
+        ..ALWAYS
     },
     Pass {
         name: "specialize",
         does: "Infers all shapes, computes what is known, and drops what no output needs.",
         needed: Some("plans are made of concrete shapes"),
-        when: always,
-        counts: Counts::Changes,
         run: PassFn::Specialize,
+        ..ALWAYS
     },
     Pass {
         name: "place_nodes",
         does: "Gives nodes the devices that the caller or the graph asks for.",
         needed: Some("nodes run where they are asked to"),
-        when: always,
-        counts: Counts::Changes,
         run: PassFn::Flow(place_nodes::place_nodes),
+        ..ALWAYS
     },
     Pass {
         name: "recognize_activations",
         does: "Finds activations (Swish, HardSwish, Gelu) that the model spells out.",
-        needed: None,
-        when: |o| o.fuse,
-        counts: Counts::Fused,
         run: PassFn::Flow(|flow, _| Ok(recognize_activations::recognize_activations(flow))),
+        ..FUSING
     },
     Pass {
         name: "recognize_attention",
         does: "Finds attention (product, scale, mask, softmax, product) that the model spells out.",
-        needed: None,
-        when: |o| o.fuse,
-        counts: Counts::Fused,
         run: PassFn::Flow(|flow, _| Ok(recognize_attention::recognize_attention(flow))),
+        ..FUSING
     },
     Pass {
         name: "fold_head_transposes",
         does: "Lets attention read and write heads where they lie, without transposes.",
-        needed: None,
-        when: |o| o.fuse,
-        counts: Counts::Fused,
         run: PassFn::Flow(|flow, _| Ok(fold_head_transposes::fold_head_transposes(flow))),
+        ..FUSING
     },
     Pass {
         name: "join_gates",
         does: "Makes one node of two products of few rows of one input that meet in a gate, as in SwiGLU.",
-        needed: None,
-        when: |o| o.fuse,
-        counts: Counts::Fused,
         run: PassFn::Flow(|flow, cx| Ok(join_gates::join_gates(flow, cx))),
+        ..FUSING
     },
     Pass {
         name: "absorb",
         does: "Lets operators absorb their only reader: a bias, a normalization, a residual sum, an activation.",
-        needed: None,
-        when: |o| o.fuse,
-        counts: Counts::Fused,
         run: PassFn::Flow(|flow, cx| absorb::absorb(flow, cx.options.precision)),
+        ..FUSING
     },
     Pass {
         name: "mixed_precision",
         does: "Lets nodes compute in float16, with conversions around those that must not.",
-        needed: None,
         when: |o| o.precision == Precision::F16,
         counts: Counts::Halved,
         run: PassFn::Flow(mixed_precision::mixed_precision),
+        ..ALWAYS
     },
     Pass {
         name: "join_norms",
         does: "Makes one node of a sum of two tensors and the layer normalization of it.",
-        needed: None,
-        when: |o| o.fuse,
-        counts: Counts::Fused,
         run: PassFn::Flow(|flow, cx| Ok(join_norms::join_norms(flow, cx))),
+        ..FUSING
     },
     Pass {
         name: "norms_in_products",
         does: "Lets products of few rows normalize the rows that they read and add the residual sum.",
-        needed: None,
-        when: |o| o.fuse,
-        counts: Counts::Fused,
         run: PassFn::Flow(|flow, cx| Ok(norms_in_products::norms_in_products(flow, cx))),
+        ..FUSING
     },
     Pass {
         name: "fuse_chains",
         does: "Makes one node of each connected set of operators that map elements.",
-        needed: None,
         when: |o| o.fuse && o.chains,
-        counts: Counts::Fused,
         run: PassFn::Flow(|flow, cx| Ok(fuse_chains::fuse_chains(flow, cx))),
+        ..FUSING
     },
     Pass {
         name: "update_in_place",
         does: "Lets operators write into memory that is bound to an input and an output, where nothing else reads it.",
-        needed: None,
-        when: always,
-        counts: Counts::Changes,
         run: PassFn::Flow(|flow, cx| Ok(update_in_place::update_in_place(flow, cx.updates))),
+        ..ALWAYS
     },
     Pass {
         name: "assign_devices",
         does: "Gives the other nodes the devices that automatic placement chose.",
         needed: Some("every node runs on a device"),
-        when: always,
-        counts: Counts::Changes,
         run: PassFn::Flow(place_nodes::assign_devices),
+        ..ALWAYS
     },
     Pass {
         name: "place_in_images",
         does: "Puts tensors into the images that the graph asks for, with the copies that this takes.",
-        needed: None,
-        when: always,
-        counts: Counts::Changes,
         run: PassFn::Placed(place_in_images::place_in_images),
+        ..ALWAYS
     },
     Pass {
         name: "lower",
         does: "Makes dispatches or calls of every node, on another device where its own has no kernel.",
         needed: Some("plans run commands"),
-        when: always,
-        counts: Counts::Changes,
         run: PassFn::Lower,
+        ..ALWAYS
     },
     Pass {
         name: "copy_between_devices",
         does: "Adds a copy where a device cannot, or should not, use a tensor where another one has it.",
         needed: Some("devices read only memory that they reach"),
-        when: always,
-        counts: Counts::Changes,
         run: PassFn::Lowered(copy_between_devices::copy_between_devices),
+        ..ALWAYS
     },
 ];
 
-fn always(_: &PlanOptions) -> bool {
-    true
-}
+/// What most passes have.
+const ALWAYS: Pass =
+    Pass { name: "", does: "", needed: None, when: |_| true, counts: Counts::Changes, run: PassFn::Share };
+
+/// What passes have that fuse operators.
+const FUSING: Pass = Pass { when: |o| o.fuse, counts: Counts::Fused, ..ALWAYS };

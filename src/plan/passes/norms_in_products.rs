@@ -16,11 +16,7 @@ pub(super) fn norms_in_products(flow: &mut Flow, cx: &PlanCx<'_>) -> usize {
             apply(flow, &mut keep, n, moved);
         }
     }
-    let gone = keep.iter().filter(|k| !**k).count();
-    if gone > 0 {
-        flow.retain(&keep);
-    }
-    gone
+    flow.retain(&keep)
 }
 
 /// Where a normalization goes.
@@ -28,7 +24,6 @@ struct Moved {
     gain: ValueId,
     /// Its rows, as they are given or as the product of this node and this other summand make them.
     rows: Rows,
-    /// Its readers.
     readers: Vec<(usize, Absorbed)>,
 }
 
