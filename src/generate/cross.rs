@@ -33,7 +33,6 @@ pub(super) struct Encoded {
 /// What gives keys and values of an encoder's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Maker {
-    /// The encoder.
     Encoder,
     /// The decoder's first run.
     Decoder,

@@ -1,5 +1,5 @@
 //! Runs of decoders that read an encoder, with a cache that has more rows than tokens: one plan serves all lengths up to a
-//! power of two. The graph is changed for it ([`Stretched`]); whether it computes the same then is measured once.
+//! power of two. The graph is changed for it ([`MaskedGraph`]); whether it computes the same then is measured once.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,9 +13,9 @@ use super::growing::GrowingRuns;
 use super::input::floats;
 use super::io::DecoderIo;
 use super::logits::{Logits, near};
+use super::masked_graph::MaskedGraph;
 use super::padded::{UNSEEN, rows_for};
 use super::scan::Row;
-use super::stretch::Stretched;
 use crate::session::{Binding, Session, SessionError};
 
 /// The fewest tokens of a cache for which plans are saved.
@@ -29,7 +29,7 @@ const FILLED_ROWS: usize = 16;
 pub(super) struct LongRuns {
     /// The first runs, and what is read of an encoder.
     plain: GrowingRuns,
-    graph: Stretched,
+    graph: MaskedGraph,
     /// Tokens that a sequence may have.
     capacity: usize,
     /// The cache of each sequence, once there is a token in it.
@@ -64,7 +64,7 @@ impl Lengths {
             return Lengths::Each(plain);
         }
         // A graph that cannot be changed runs as it is, which a remark says.
-        let Ok(Some(graph)) = Stretched::new(session, io, plain.tensors(), capacity) else {
+        let Ok(Some(graph)) = MaskedGraph::new(session, io, plain.tensors(), capacity) else {
             return Lengths::Each(plain);
         };
         let Ok(wanted) = Measured::new(session, io, &mut plain, capacity) else {

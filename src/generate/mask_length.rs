@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::input::IntInput;
-use super::stretch::{MOST_KNOWN, ancestors, depending, node_facts, sizes, value};
+use super::masked_graph::{MOST_KNOWN, ancestors, depending, node_facts, sizes, value};
 use crate::dtype::DType;
 use crate::graph::{Graph, Origin, TensorId, TensorInfo};
 use crate::operator::Fact;

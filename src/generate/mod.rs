@@ -31,6 +31,8 @@
 //! that the next run overwrites. Decoders that read an encoder have no mask for their cache: their graph is changed so that
 //! rows may be hidden.
 
+#![forbid(unsafe_code)]
+
 mod batch_thread;
 mod batcher;
 mod cache;
@@ -58,6 +60,7 @@ mod io;
 mod logits;
 mod long;
 mod mask_length;
+mod masked_graph;
 mod padded;
 mod page_plan;
 mod paged;
@@ -68,7 +71,6 @@ mod scan;
 mod sequence;
 mod settings;
 mod speculate;
-mod stretch;
 mod template;
 mod text;
 

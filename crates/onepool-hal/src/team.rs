@@ -29,7 +29,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use onepool_core::memory::os::{Seat, cores, processor};
+use onepool_core::memory::os::{ThreadAffinity, cores, processor};
 use onepool_core::sync::{into_inner, lock, wait_while};
 
 /// Duration for which a finished thread polls for the others: sleeping and waking take longer than most parts.
@@ -78,7 +78,7 @@ struct Shared {
     closed: AtomicBool,
     /// Helpers that sleep, counted under the lock of `loops`.
     asleep: AtomicUsize,
-    seats: Mutex<Seats>,
+    affinity: Mutex<HelperThreads>,
     help: Condvar,
     /// Threads that sleep until helpers have left their loops.
     waiting: AtomicUsize,
@@ -87,8 +87,8 @@ struct Shared {
 
 /// Where helpers run.
 #[derive(Debug, Default)]
-struct Seats {
-    helpers: Vec<Seat>,
+struct HelperThreads {
+    helpers: Vec<ThreadAffinity>,
     /// The processor that they are kept off.
     avoided: Option<usize>,
 }
@@ -266,7 +266,7 @@ impl Team {
             called: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             asleep: AtomicUsize::new(0),
-            seats: Mutex::default(),
+            affinity: Mutex::default(),
             help: Condvar::new(),
             waiting: AtomicUsize::new(0),
             left: Condvar::new(),
@@ -342,20 +342,20 @@ impl Shared {
 
     /// Keeps helpers off the processor of the calling thread, before it wakes them.
     fn make_room(&self) {
-        let mut seats = lock(&self.seats);
+        let mut affinity = lock(&self.affinity);
         let here = processor();
-        if here != seats.avoided {
-            seats.avoided = here;
-            here.iter().for_each(|here| seats.helpers.iter().for_each(|seat| seat.avoid(*here)));
+        if here != affinity.avoided {
+            affinity.avoided = here;
+            here.iter().for_each(|here| affinity.helpers.iter().for_each(|helper| helper.avoid(*here)));
         }
     }
 
     /// A helper: takes part in loops until the team is closed.
     fn help(&self) {
-        let mut seats = lock(&self.seats);
-        seats.helpers.extend(Seat::here());
-        seats.avoided = None;
-        drop(seats);
+        let mut affinity = lock(&self.affinity);
+        affinity.helpers.extend(ThreadAffinity::current());
+        affinity.avoided = None;
+        drop(affinity);
         while self.sleep() {
             let (mut worked, mut called) = (Instant::now(), self.called.load(Ordering::Relaxed));
             while !self.closed.load(Ordering::SeqCst) {
@@ -654,7 +654,7 @@ mod tests {
                     all.wait();
                 });
             });
-            let avoided = lock(&team.shared.seats).avoided;
+            let avoided = lock(&team.shared.affinity).avoided;
             if before == processor() && avoided == before {
                 let apart = |helper: &Option<usize>| helper.is_none() || *helper != before;
                 assert!(!several || into_inner(seen).iter().all(apart), "{before:?}");

@@ -6,10 +6,10 @@
 
 mod order;
 mod place;
-mod rule;
 mod sweep;
+mod tvm;
 
-pub use rule::{TvmBlocks, tvm_rule};
+pub use tvm::{TvmBlocks, tvm_rule};
 
 use place::Placer;
 use sweep::sweep;

@@ -10,7 +10,6 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
@@ -22,6 +21,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 pub use super::linux_dma_buf::Descriptor;
 pub(super) use super::linux_dma_buf::dma_bufs;
+pub use super::unix_files::{file_changed, file_number, read_at};
 use super::{Advice, Backing, Fixes, MapEntry, OsError, linux_dma_buf};
 use crate::memory::range::ByteRange;
 
@@ -258,25 +258,6 @@ pub fn open_direct(file: &File) -> Option<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
     rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from)
-}
-
-/// Number of the volume, and of the file on it; `None` where the system does not tell.
-pub fn file_number(file: &File) -> Option<(u64, u128)> {
-    use std::os::unix::fs::MetadataExt;
-    let found = file.metadata().ok()?;
-    Some((found.dev(), found.ino().into()))
-}
-
-/// When anything of a file changed, in seconds since 1970 and nanoseconds.
-pub fn file_changed(file: &File) -> Option<(i64, i64)> {
-    use std::os::unix::fs::MetadataExt;
-    let found = file.metadata().ok()?;
-    Some((found.ctime(), found.ctime_nsec()))
-}
-
-/// Reads at an offset; may be short.
-pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    file.read_at(buffer, offset)
 }
 
 pub(super) fn process_map(window: ByteRange) -> Result<Vec<MapEntry>, OsError> {

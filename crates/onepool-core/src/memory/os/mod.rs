@@ -11,12 +11,14 @@ mod linux;
 #[cfg(all(target_os = "linux", not(miri)))]
 use linux as system;
 #[cfg(all(target_os = "linux", not(miri)))]
+mod linux_affinity;
+#[cfg(all(target_os = "linux", not(miri)))]
 mod linux_dma_buf;
 #[cfg(all(target_os = "linux", not(miri)))]
-mod linux_seat;
-#[cfg(all(target_os = "linux", not(miri)))]
-use linux_seat as seat;
+use linux_affinity as affinity;
 
+#[cfg(unix)]
+mod unix_files;
 #[cfg(windows)]
 mod windows;
 #[cfg(windows)]
@@ -28,11 +30,11 @@ mod portable;
 use portable as system;
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
+mod no_affinity;
+#[cfg(not(all(target_os = "linux", not(miri))))]
 mod no_dma_buf;
 #[cfg(not(all(target_os = "linux", not(miri))))]
-mod no_seat;
-#[cfg(not(all(target_os = "linux", not(miri))))]
-use no_seat as seat;
+use no_affinity as affinity;
 
 #[cfg(not(any(unix, windows)))]
 compile_error!("the memory of this system is not known: src/memory/os knows Unix and Windows");
@@ -41,8 +43,8 @@ use std::sync::Arc;
 
 use super::range::ByteRange;
 
+pub use affinity::{ThreadAffinity, processor};
 pub use dma_bufs::{DmaBufSystem, Turn};
-pub use seat::{Seat, processor};
 pub use system::{Descriptor, Mapping};
 pub use system::{FIXES, file_changed, file_number, open_direct, read_at};
 

@@ -6,12 +6,11 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
 pub use super::no_dma_buf::Descriptor;
 pub(super) use super::no_dma_buf::dma_bufs;
+pub use super::unix_files::{file_changed, file_number, read_at};
 use super::{Advice, Fixes, MapEntry, OsError};
 use crate::memory::range::ByteRange;
 
@@ -123,25 +122,6 @@ impl Drop for Mapping {
 /// Reads past the page cache are not offered.
 pub fn open_direct(_file: &File) -> Option<File> {
     None
-}
-
-/// Number of the volume, and of the file on it; `None` where the system does not tell.
-pub fn file_number(file: &File) -> Option<(u64, u128)> {
-    use std::os::unix::fs::MetadataExt;
-    let found = file.metadata().ok()?;
-    Some((found.dev(), found.ino().into()))
-}
-
-/// When anything of a file changed, in seconds since 1970 and nanoseconds.
-pub fn file_changed(file: &File) -> Option<(i64, i64)> {
-    use std::os::unix::fs::MetadataExt;
-    let found = file.metadata().ok()?;
-    Some((found.ctime(), found.ctime_nsec()))
-}
-
-/// Reads at an offset; may be short.
-pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    file.read_at(buffer, offset)
 }
 
 pub(super) fn process_map(_window: ByteRange) -> Result<Vec<MapEntry>, OsError> {

@@ -53,7 +53,7 @@ enum Size {
 
 /// A graph for one token after a cache that may have more rows than tokens.
 #[derive(Debug)]
-pub(super) struct Stretched {
+pub(super) struct MaskedGraph {
     session: Session,
     /// The graph before the change, which values are computed with.
     graph: Graph,
@@ -86,7 +86,7 @@ struct Mask {
     sizes: Vec<Size>,
 }
 
-impl Stretched {
+impl MaskedGraph {
     /// The graph of `session`, which has one token in a run, changed for a cache of `capacity` tokens at most; nothing
     /// where it cannot be changed so.
     pub(super) fn new(
@@ -120,7 +120,7 @@ impl Stretched {
         let Ok(changed) = changed.sorted() else { return Ok(None) };
         let session = session.with_graph(changed);
         let (kept, kept_bytes) = (BTreeMap::new(), 0);
-        Ok(Some(Stretched { session, graph, inputs, known, needed, cuts, masks, kept, kept_bytes }))
+        Ok(Some(MaskedGraph { session, graph, inputs, known, needed, cuts, masks, kept, kept_bytes }))
     }
 
     pub(super) fn session(&self) -> &Session {
@@ -659,18 +659,18 @@ mod tests {
         io: &DecoderIo,
         session: &Session,
         (len, rows): (usize, usize),
-        stretched: Option<&mut Stretched>,
+        masked: Option<&mut MaskedGraph>,
     ) -> Vec<f32> {
         let mut builder = inputs(session, io, 1, 1, rows + 1, true).unwrap();
         builder = builder.input("past_key_values.0.key", Memory::value(cache(rows, len, 0.7)));
         builder = builder.input("past_key_values.0.value", Memory::value(cache(rows, len, 1.3)));
-        if let Some(stretched) = &stretched {
-            builder = stretched.bind(builder, rows).unwrap();
+        if let Some(masked) = &masked {
+            builder = masked.bind(builder, rows).unwrap();
         }
         let mut binding = builder.build().unwrap();
         binding.set_input("input_ids", &Tensor::new([1, 1], &[2i64]).unwrap()).unwrap();
-        if let Some(stretched) = stretched {
-            stretched.write(&mut binding, len, rows, 0).unwrap();
+        if let Some(masked) = masked {
+            masked.write(&mut binding, len, rows, 0).unwrap();
         }
         binding.run().unwrap();
         binding.get_output("logits").unwrap().to_f32s().unwrap()
@@ -681,11 +681,11 @@ mod tests {
         let session = session(false);
         let (io, tensors) = found(&session);
         assert_eq!(tensors[0].info.shape.dims(), SIZES);
-        let mut stretched = Stretched::new(&session, &io, &tensors, 64).unwrap().unwrap();
-        let changed = session.with_graph(stretched.session().graph().clone());
+        let mut masked = MaskedGraph::new(&session, &io, &tensors, 64).unwrap().unwrap();
+        let changed = session.with_graph(masked.session().graph().clone());
         for (len, rows) in [(1, 8), (5, 8), (8, 8), (3, 16)] {
             let wanted = logits(&io, &session, (len, len), None);
-            let found = logits(&io, &changed, (len, rows), Some(&mut stretched));
+            let found = logits(&io, &changed, (len, rows), Some(&mut masked));
             let near = wanted.iter().zip(&found).all(|(a, b)| (a - b).abs() < 1e-5);
             assert!(wanted.len() == 2 && near, "{len} of {rows}: {wanted:?} {found:?}");
             // Without a mask the large numbers are seen.
@@ -699,7 +699,7 @@ mod tests {
         let session = session(true);
         let (io, tensors) = found(&session);
         let refused = |io: &DecoderIo, tensors: &[CacheTensor]| {
-            Stretched::new(&session, io, tensors, 64).is_ok_and(|found| found.is_none())
+            MaskedGraph::new(&session, io, tensors, 64).is_ok_and(|found| found.is_none())
         };
         assert!(refused(&io, &tensors));
         // An input of which nothing is known.

@@ -2,11 +2,11 @@
 
 /// A thread that is kept off a processor; there is none.
 #[derive(Debug)]
-pub struct Seat(std::convert::Infallible);
+pub struct ThreadAffinity(std::convert::Infallible);
 
-impl Seat {
+impl ThreadAffinity {
     /// `None`: threads are kept off no processor.
-    pub fn here() -> Option<Seat> {
+    pub fn current() -> Option<ThreadAffinity> {
         None
     }
 

@@ -12,19 +12,19 @@ use crate::sync::lock;
 
 /// A thread of this process, and the processors that it was given when it began.
 #[derive(Debug)]
-pub struct Seat {
+pub struct ThreadAffinity {
     thread: Pid,
     given: CpuSet,
     /// What the thread has if no one else has chosen.
     own: Mutex<CpuSet>,
 }
 
-impl Seat {
+impl ThreadAffinity {
     /// The calling thread's. `None` where threads are kept off no processor: on other systems than Linux, and on machines with
     /// more processors than its calls have room for.
-    pub fn here() -> Option<Seat> {
+    pub fn current() -> Option<ThreadAffinity> {
         let given = sched_getaffinity(None).ok()?;
-        Some(Seat { thread: gettid(), given, own: Mutex::new(given) })
+        Some(ThreadAffinity { thread: gettid(), given, own: Mutex::new(given) })
     }
 
     /// Lets the thread run on all processors that it was given but `processor`. Nothing changes where those are none, and
@@ -63,29 +63,29 @@ mod tests {
 
     #[test]
     fn a_thread_avoids_one_processor_at_a_time() {
-        let (given, seat) = (sched_getaffinity(None).unwrap(), Seat::here().unwrap());
+        let (given, affinity) = (sched_getaffinity(None).unwrap(), ThreadAffinity::current().unwrap());
         let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|i| given.is_set(*i)).collect();
         let but = |i: usize| of(&all.iter().copied().filter(|other| *other != i).collect::<Vec<_>>());
         let now = || sched_getaffinity(None).unwrap();
         for i in [all[0], all[all.len() - 1]] {
-            seat.avoid(i);
+            affinity.avoid(i);
             assert_eq!(now(), if all.len() > 1 { but(i) } else { given });
             assert!(all.len() == 1 || processor() != Some(i));
         }
-        seat.avoid(usize::MAX);
+        affinity.avoid(usize::MAX);
         assert_eq!(now(), given);
     }
 
     #[test]
     fn what_others_have_chosen_stays() {
-        let seat = Seat::here().unwrap();
+        let affinity = ThreadAffinity::current().unwrap();
         let first = of(&[processor().unwrap()]);
         sched_setaffinity(None, &first).unwrap();
-        seat.avoid(0);
-        seat.avoid(1);
+        affinity.avoid(0);
+        affinity.avoid(1);
         assert_eq!(sched_getaffinity(None).unwrap(), first);
         // A thread on one processor alone has nowhere to go.
-        let alone = Seat::here().unwrap();
+        let alone = ThreadAffinity::current().unwrap();
         alone.avoid(processor().unwrap());
         assert_eq!(sched_getaffinity(None).unwrap(), first);
     }
@@ -95,13 +95,13 @@ mod tests {
         let (tell, told) = channel();
         let (wake, woken) = channel::<()>();
         let thread = std::thread::spawn(move || {
-            tell.send(Seat::here().unwrap()).unwrap();
+            tell.send(ThreadAffinity::current().unwrap()).unwrap();
             woken.recv().unwrap();
             processor()
         });
-        let seat = told.recv().unwrap();
+        let affinity = told.recv().unwrap();
         let here = processor().unwrap();
-        seat.avoid(here);
+        affinity.avoid(here);
         wake.send(()).unwrap();
         let there = thread.join().unwrap();
         assert!(crate::memory::os::cores() == 1 || there != Some(here), "{there:?}");
