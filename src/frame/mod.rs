@@ -12,6 +12,8 @@
 //! before they are rounded. Tensors of floats get them unrounded, as `(value * scale - mean) / std`: one multiplication
 //! and one addition in `float32`.
 
+#![forbid(unsafe_code)]
+
 mod color;
 mod error;
 mod format;

@@ -1,5 +1,7 @@
 //! The graph: typed nodes over tensors, as a loader or the builder makes it and the planner reads it.
 
+#![forbid(unsafe_code)]
+
 mod builder;
 mod dump;
 mod inline;

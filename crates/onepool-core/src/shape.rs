@@ -1,5 +1,7 @@
 //! Shapes: concrete sizes, symbolic sizes, broadcasting, strides.
 
+#![forbid(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;

@@ -2,6 +2,8 @@
 //!
 //! A crate outside this one adds its own with [`Registry::register`].
 
+#![forbid(unsafe_code)]
+
 use std::env;
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! Memory bound to inputs and outputs, and the commands recorded for it.
 
+#![forbid(unsafe_code)]
+
 pub(in crate::session) mod binding;
 pub(in crate::session) mod host_ranges;
 pub(in crate::session) mod launch;

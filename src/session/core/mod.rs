@@ -1,5 +1,7 @@
 //! State shared by the bindings of one session: graph, devices, options, parameters and plans.
 
+#![forbid(unsafe_code)]
+
 pub(in crate::session) mod arena;
 pub(in crate::session) mod cancel;
 pub(in crate::session) mod compiled;

@@ -9,7 +9,6 @@ enum Beyond {
     Nan,
     /// One NaN: the code that negative zero would have.
     OneNan,
-    /// Nothing.
     Nothing,
     /// NaN, the code above those of the powers of two, which are all there is.
     Powers,

@@ -90,7 +90,6 @@ impl Folder {
         }
     }
 
-    /// A file to lock.
     pub(super) fn lock_file(&self, name: &str) -> io::Result<File> {
         OpenOptions::new().read(true).write(true).create(true).truncate(false).open(self.path.join(name))
     }

@@ -122,7 +122,6 @@ impl Folder {
         Err(last.into())
     }
 
-    /// A file to lock.
     pub(super) fn lock_file(&self, name: &str) -> io::Result<File> {
         let fd = openat(&self.fd, name, OFlags::RDWR | OFlags::CREATE | FLAGS, Mode::RUSR | Mode::WUSR)?;
         Ok(File::from(fd))

@@ -1,5 +1,7 @@
 //! Constant tensors on the host.
 
+#![forbid(unsafe_code)]
+
 mod packed;
 mod shared;
 mod weight;

@@ -20,6 +20,8 @@
 //!
 //! The state table, with the sections of the Vulkan specification, is in `docs/design/coherency.md`.
 
+#![forbid(unsafe_code)]
+
 mod host;
 mod ledger;
 mod sight;

@@ -11,6 +11,8 @@
 //! * [`verdict`]: the ladder of paths, the choice, and the report.
 //! * [`map`]: live imports; a page is imported once.
 
+#![forbid(unsafe_code)]
+
 pub mod costs;
 pub mod map;
 pub mod refusal;

@@ -4,6 +4,8 @@
 //! path. `raw` is the file's form, `check` turns it into a [`DriverProfile`] or into an error that names the field. What a
 //! file does not know (`null`) takes the strict choice, and [`DriverProfile::choices`] says which.
 
+#![forbid(unsafe_code)]
+
 mod check;
 mod raw;
 
