@@ -34,7 +34,6 @@ pub enum PixelFormat {
 /// Where the samples of one component lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Component {
-    /// Its plane.
     pub(crate) plane: usize,
     /// Bytes from one sample to the next.
     pub(crate) step: u32,

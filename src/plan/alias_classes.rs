@@ -11,7 +11,6 @@ pub(super) enum Backing {
     Input(u32),
     /// Memory bound to an output.
     Output(u32),
-    /// A constant.
     Constant,
     /// A range of an arena.
     Arena,
@@ -118,7 +117,6 @@ impl AliasClasses {
 pub(super) struct Lifetime {
     /// The first and the last step, where any touches it.
     pub(super) steps: Option<(u32, u32)>,
-    /// Devices.
     pub(super) devices: BTreeSet<u32>,
 }
 

@@ -42,11 +42,9 @@ pub(super) enum NodeWork {
 
 /// A node on its device.
 pub(super) struct LoweredNode {
-    /// The device.
     pub(super) device: u32,
     /// Why it is not the requested device.
     pub(super) fallback: Option<String>,
-    /// Its work.
     pub(super) work: NodeWork,
 }
 
@@ -76,7 +74,6 @@ impl LoweredNode {
 /// A flow with its nodes lowered.
 #[derive(Default)]
 pub(super) struct LoweredFlow {
-    /// The flow.
     pub(super) flow: Flow,
     /// Its nodes, lowered.
     pub(super) nodes: Vec<LoweredNode>,

@@ -29,7 +29,6 @@ pub(super) struct MemoryPlan {
     pub(super) scratch: HashMap<usize, Vec<(u32, u64)>>,
     /// The counters of each device that has any.
     pub(super) counters: BTreeMap<u32, Counters>,
-    /// The arenas.
     pub(super) arenas: Vec<PlannedArena>,
 }
 

@@ -47,7 +47,6 @@ struct Models {
     wait_time: Family<ModelLabel, Histogram, fn() -> Histogram>,
 }
 
-/// The metrics of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelMetrics {
     runs: Counter,

@@ -23,7 +23,6 @@ impl<'a> At<'a> {
         At { value, way: None }
     }
 
-    /// The value.
     pub(super) fn value(&self) -> &'a Value {
         self.value
     }
@@ -87,7 +86,6 @@ impl<'a> At<'a> {
         Ok(list.iter().enumerate().map(item))
     }
 
-    /// A text.
     pub(super) fn text(&self) -> Result<&'a str, LoadError> {
         self.value.as_str().ok_or_else(|| self.unexpected("a text"))
     }

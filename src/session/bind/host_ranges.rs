@@ -51,7 +51,6 @@ impl Binding<'_> {
     }
 }
 
-/// Memory of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RunMemory {
     /// Memory that kernels access.

@@ -22,7 +22,6 @@ pub(in crate::session) struct SegmentLaunch {
     pub(in crate::session) cut: Option<Arc<PieceCuts>>,
 }
 
-/// The work of a launch.
 #[derive(Clone, Debug)]
 pub(in crate::session) enum LaunchWork {
     /// Commands on the device's queue.

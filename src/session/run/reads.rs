@@ -32,7 +32,6 @@ enum LastRead {
     Copy,
     /// With the last launch that reads it.
     Launch,
-    /// With the run.
     Run,
 }
 

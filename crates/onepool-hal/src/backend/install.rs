@@ -9,7 +9,6 @@ pub(crate) enum Missing {
     /// The Vulkan loader, and with it probably a driver.
     #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "said by the Vulkan backend"))]
     VulkanLoader,
-    /// A Vulkan driver.
     #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "said by the Vulkan backend"))]
     VulkanDriver,
     /// The Vulkan validation layer.

@@ -43,7 +43,6 @@ impl Waiters {
     }
 }
 
-/// One wait.
 struct Waiting<'a>(&'a Waiters);
 
 impl Drop for Waiting<'_> {

@@ -21,7 +21,6 @@ pub(super) enum Helper {
     LongRem,
     /// Signed remainder of 64 bits, of the divisor's sign.
     LongMod,
-    /// The bits in reverse.
     BitReverse,
     /// `BitFieldInsert`.
     BitInsert,

@@ -8,8 +8,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     /// A barrier, or a call of a function with one; whether every item comes by that has not left.
-    Barrier { always: bool },
-    /// A return.
+    Barrier {
+        always: bool,
+    },
     Return,
 }
 

@@ -44,7 +44,6 @@ pub(super) struct World {
     origin: Instant,
 }
 
-/// One buffer.
 #[derive(Debug)]
 pub(super) struct SimBuffer {
     pub(super) device: DeviceBytes,
@@ -79,7 +78,6 @@ impl SimBuffer {
     }
 }
 
-/// One queue.
 #[derive(Debug, Default)]
 pub(super) struct SimQueueState {
     pub(super) submitted: u64,
