@@ -51,3 +51,24 @@ fn kind_of(attr: &AttributeProto) -> Option<i32> {
         _ => return None,
     })
 }
+
+/// An attribute of a number.
+pub(super) fn int_attr(name: &str, value: i64) -> AttributeProto {
+    AttributeProto { name: name.into(), r#type: kind::INT, i: Some(value), ..Default::default() }
+}
+
+/// One of a float.
+pub(super) fn float_attr(name: &str, value: f32) -> AttributeProto {
+    AttributeProto { name: name.into(), r#type: kind::FLOAT, f: Some(value), ..Default::default() }
+}
+
+/// One of numbers.
+pub(super) fn ints_attr(name: &str, values: &[i64]) -> AttributeProto {
+    AttributeProto { name: name.into(), r#type: kind::INTS, ints: values.to_vec(), ..Default::default() }
+}
+
+/// One of text.
+pub(super) fn text_attr(name: &str, value: &str) -> AttributeProto {
+    let s = Some(value.as_bytes().to_vec());
+    AttributeProto { name: name.into(), r#type: kind::STRING, s, ..Default::default() }
+}

@@ -1,6 +1,7 @@
 //! Loops that only append to a list that is empty before: what they append becomes one more of their scan outputs, of
 //! which a list is made once. SequenceMap becomes such a loop.
 
+use super::attribute::{int_attr, ints_attr};
 use super::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, attribute_type as kind,
 };
@@ -52,7 +53,7 @@ fn mapped(mut node: NodeProto) -> Vec<NodeProto> {
     let own = format!("{}/map", node.output.iter().find(|o| !o.is_empty()).unwrap_or(&node.name));
     let [count, turn, again, goes_on] = ["count", "turn", "again", "goes_on"].map(|s| format!("{own}/{s}"));
     let take = |(input, formal): (&String, ValueInfoProto)| {
-        let attrs = vec![int(OR_TENSOR, 1)];
+        let attrs = vec![int_attr(OR_TENSOR, 1)];
         node_of("SequenceAt", vec![input.clone(), turn.clone()], formal.name, attrs)
     };
     let mut nodes: Vec<NodeProto> =
@@ -64,12 +65,7 @@ fn mapped(mut node: NodeProto) -> Vec<NodeProto> {
     body.input = vec![named(turn), named(again)];
     body.output.insert(0, named(goes_on));
     let length = node_of("SequenceLength", vec![first.clone()], count.clone(), Vec::new());
-    let all = AttributeProto {
-        name: COLLECTED.into(),
-        r#type: kind::INTS,
-        ints: (0..node.output.len() as i64).collect(),
-        ..Default::default()
-    };
+    let all = ints_attr(COLLECTED, &(0..node.output.len() as i64).collect::<Vec<_>>());
     let body =
         AttributeProto { name: "body".into(), r#type: kind::GRAPH, g: Some(body), ..Default::default() };
     let attribute = vec![body, all];
@@ -101,12 +97,7 @@ fn collect(node: &mut NodeProto, i: usize) -> Option<()> {
     node.output.push(list);
     match node.attribute.iter_mut().find(|a| a.name == COLLECTED) {
         Some(collected) => collected.ints.push(stacks as i64),
-        None => node.attribute.push(AttributeProto {
-            name: COLLECTED.into(),
-            r#type: kind::INTS,
-            ints: vec![stacks as i64],
-            ..Default::default()
-        }),
+        None => node.attribute.push(ints_attr(COLLECTED, &[stacks as i64])),
     }
     Some(())
 }
@@ -114,10 +105,6 @@ fn collect(node: &mut NodeProto, i: usize) -> Option<()> {
 fn node_of(op: &str, input: Vec<String>, output: String, attribute: Vec<AttributeProto>) -> NodeProto {
     let name = output.clone();
     NodeProto { name, op_type: op.into(), input, output: vec![output], attribute, ..Default::default() }
-}
-
-fn int(name: &str, value: i64) -> AttributeProto {
-    AttributeProto { name: name.into(), r#type: kind::INT, i: Some(value), ..Default::default() }
 }
 
 /// What the body appends to the list that it carries as number `i`, where that is all that it does with it.

@@ -6,10 +6,8 @@ mod decoder;
 mod image;
 mod sparse;
 
-use super::proto::{
-    AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, attribute_type as kind,
-    data_type,
-};
+use super::attribute::{float_attr, int_attr, ints_attr, text_attr};
+use super::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, data_type};
 use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
 
 type Compose = fn(&mut Parts<'_>) -> Result<(), LoadErrorKind>;
@@ -290,23 +288,6 @@ impl Parts<'_> {
     }
 }
 
-fn int_attr(name: &str, value: i64) -> AttributeProto {
-    AttributeProto { name: name.into(), r#type: kind::INT, i: Some(value), ..Default::default() }
-}
-
-fn float_attr(name: &str, value: f32) -> AttributeProto {
-    AttributeProto { name: name.into(), r#type: kind::FLOAT, f: Some(value), ..Default::default() }
-}
-
-fn ints_attr(name: &str, values: &[i64]) -> AttributeProto {
-    AttributeProto { name: name.into(), r#type: kind::INTS, ints: values.to_vec(), ..Default::default() }
-}
-
-fn text_attr(name: &str, value: &str) -> AttributeProto {
-    let s = Some(value.as_bytes().to_vec());
-    AttributeProto { name: name.into(), r#type: kind::STRING, s, ..Default::default() }
-}
-
 /// X, W, bias, and a summand in front of the activation.
 fn summed_conv(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
     let conv = (0..3).map(|i| parts.input(i)).collect();
@@ -496,8 +477,8 @@ mod tests {
     use prost::Message as _;
 
     use super::super::load_onnx_bytes;
-    use super::super::proto::{GraphProto, TensorProto};
-    use super::super::tests::{graph, int_attr, model, node, with};
+    use super::super::proto::{GraphProto, TensorProto, attribute_type as kind};
+    use super::super::tests::{graph, model, node, with};
     use super::*;
     use crate::graph::Tensor;
     use crate::session::Session;

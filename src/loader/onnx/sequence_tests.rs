@@ -2,9 +2,10 @@
 
 use prost::Message as _;
 
+use super::attribute::int_attr;
 use super::load_onnx_bytes;
 use super::proto::*;
-use super::tests::{graph, graph_attr, int_attr, model, node, with};
+use super::tests::{graph, graph_attr, model, node, with};
 use crate::graph::{Graph, Tensor};
 use crate::loader::LoadError;
 use crate::session::Session;

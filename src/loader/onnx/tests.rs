@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::attribute::int_attr;
 use super::proto::*;
 use super::*;
 use crate::graph::{GraphError, NodeId, Origin, Tensor};
@@ -12,10 +13,6 @@ use crate::{DType, Dim, limits};
 
 fn attr(name: &str) -> AttributeProto {
     AttributeProto { name: name.into(), ..Default::default() }
-}
-
-pub(super) fn int_attr(name: &str, i: i64) -> AttributeProto {
-    AttributeProto { i: Some(i), r#type: attribute_type::INT, ..attr(name) }
 }
 
 fn ref_attr(name: &str, outer: &str) -> AttributeProto {

@@ -11,9 +11,9 @@ use crate::memory::import::Reason;
 use crate::memory::range::ByteRange;
 use crate::ops::Operator;
 use crate::ops::attention::PagedAttention;
-use crate::ops::test_util::{tensor_of, values};
+use crate::ops::test_util::tensor_of;
 use crate::session::tests::check_messages;
-use crate::session::tests::updates::{DEVICES, session};
+use crate::session::tests::updates::{DEVICES, floats, session};
 use crate::session::{Error, Memory, Session};
 
 const HEADS: usize = 4;
@@ -23,14 +23,6 @@ const PAGES: usize = 6;
 const ROWS: usize = 4;
 const CACHE: [usize; 4] = [PAGES, ROWS, KV_HEADS, SIZE];
 const WIDTH: usize = (HEADS + 2 * KV_HEADS) * SIZE;
-
-fn floats(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
-    let values = values(shape.iter().product(), seed);
-    match dtype {
-        DType::F16 => tensor_of(shape, &values, f16::from_f32),
-        _ => tensor_of(shape, &values, |v| v),
-    }
-}
 
 fn decoder(dtype: DType) -> Graph {
     let mut g = GraphBuilder::new("decoder");

@@ -75,7 +75,7 @@ fn qkv(dtype: DType, at: usize, tokens: usize) -> Tensor {
     floats(dtype, &[1, tokens, WIDTH], 100 + at as u64)
 }
 
-fn floats(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
+pub(super) fn floats(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
     let values = values(shape.iter().product(), seed);
     match dtype {
         DType::F16 => tensor_of(shape, &values, f16::from_f32),

@@ -160,14 +160,8 @@ pub(crate) fn measure(
             let start = Instant::now();
             match way {
                 0 => {
-                    copied.set_input(&input, value)?;
-                    round[0] = ms(start);
-                    let start = Instant::now();
-                    copied.run()?;
-                    round[1] = ms(start);
-                    let start = Instant::now();
-                    copied.read_output(&output, &mut result)?;
-                    round[2] = ms(start);
+                    let times = run_copied(&mut copied, (&input, value), (&output, &mut result))?;
+                    round[..3].copy_from_slice(&times);
                 }
                 1 => {
                     bound.run()?;
@@ -215,6 +209,23 @@ pub(crate) fn measure(
     };
     let verdicts = bound.verdicts().cloned().collect();
     Ok((row, Bound { output: y, verdicts }))
+}
+
+/// Milliseconds of a run by value: the copy in, the run, the copy out.
+fn run_copied(
+    binding: &mut Binding<'static>,
+    (input, value): (&str, &Tensor),
+    (output, result): (&str, &mut [u8]),
+) -> Result<[f64; 3], Error> {
+    let start = Instant::now();
+    binding.set_input(input, value)?;
+    let copy_in = ms(start);
+    let start = Instant::now();
+    binding.run()?;
+    let between = ms(start);
+    let start = Instant::now();
+    binding.read_output(output, result)?;
+    Ok([copy_in, between, ms(start)])
 }
 
 /// The session's only input and output.

@@ -153,23 +153,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         return serve(&mut ways, out);
     }
     let runs = args.runs as usize;
-    let mut times: [Vec<f64>; 5] = Default::default();
-    // The first rounds touch pages.
-    for run in 0..runs + 2 {
-        let mut round = [0.0; 5];
-        // Each way is first in every other round.
-        for bound in [run % 2 == 0, run % 2 != 0] {
-            if bound {
-                round[4] = ways.bound()?;
-            } else {
-                let [copy_in, between, copy_out] = ways.by_value()?;
-                round[..4].copy_from_slice(&[copy_in, between, copy_out, copy_in + between + copy_out]);
-            }
-        }
-        if run >= 2 {
-            times.iter_mut().zip(round).for_each(|(all, t)| all.push(t));
-        }
-    }
+    let times = ways.times(runs)?;
     let saved = Difference::of(&times[3], &times[4]);
     let runs_ms = times[4].clone();
     let [copy_in, between, copy_out, by_value, bound] = times.map(|mut all| {
@@ -270,6 +254,28 @@ struct Ways {
 }
 
 impl Ways {
+    /// Milliseconds of `runs` runs: by value the copy in, the run, the copy out and their sum; then bound.
+    fn times(&mut self, runs: usize) -> Result<[Vec<f64>; 5], CliError> {
+        let mut times: [Vec<f64>; 5] = Default::default();
+        // The first rounds touch pages.
+        for run in 0..runs + 2 {
+            let mut round = [0.0; 5];
+            // Each way is first in every other round.
+            for bound in [run % 2 == 0, run % 2 != 0] {
+                if bound {
+                    round[4] = self.bound()?;
+                } else {
+                    let [copy_in, between, copy_out] = self.by_value()?;
+                    round[..4].copy_from_slice(&[copy_in, between, copy_out, copy_in + between + copy_out]);
+                }
+            }
+            if run >= 2 {
+                times.iter_mut().zip(round).for_each(|(all, t)| all.push(t));
+            }
+        }
+        Ok(times)
+    }
+
     /// Binds both and runs each once. Inputs whose values may decide shapes are given by value to both where the plan
     /// needs them.
     fn new(session: &Session, inputs: Vec<(String, Tensor)>) -> Result<Self, CliError> {

@@ -1,6 +1,7 @@
 //! Kernels that are native Rust functions.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Why a native kernel did not do its work.
@@ -178,6 +179,15 @@ impl NativeKernel {
     /// What the function returns.
     pub fn call(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
         (self.run)(args)
+    }
+
+    /// Calls the function; a panic is an error too.
+    pub(crate) fn call_caught(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+        catch_unwind(AssertUnwindSafe(|| self.call(args))).unwrap_or_else(|panic| {
+            let said = panic.downcast_ref::<&str>().copied();
+            let said = said.or(panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+            Err(KernelError::Value { what: format!("panicked: {said}") })
+        })
     }
 }
 

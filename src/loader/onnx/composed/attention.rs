@@ -1,7 +1,8 @@
 //! What the transformer optimizer of onnxruntime writes: embeddings with their norm, and attention with its
 //! projection, also of quantized weights.
 
-use super::{Parts, float_attr, int_attr, ints_attr};
+use super::super::attribute::{float_attr, int_attr, ints_attr};
+use super::Parts;
 use crate::loader::error::LoadErrorKind;
 use crate::loader::onnx::proto::data_type;
 
@@ -168,13 +169,12 @@ pub(super) mod tests {
     use prost::Message as _;
 
     use crate::graph::Tensor;
+    use crate::loader::onnx::attribute::{int_attr, ints_attr};
     use crate::loader::onnx::load_onnx_bytes;
     use crate::loader::onnx::proto::{AttributeProto, NodeProto, OperatorSetIdProto, TensorProto, data_type};
-    use crate::loader::onnx::tests::{graph, int_attr, model, node, with};
+    use crate::loader::onnx::tests::{graph, model, node, with};
     use crate::ops::test_util::{assert_near, values};
     use crate::session::Session;
-
-    use super::super::ints_attr;
 
     pub(in super::super) fn contrib(
         op: &str,

@@ -1,7 +1,8 @@
 //! Parts of language models: gates, norms with a gate, attention of one query and of packed sequences, and products
 //! with weights of few bits.
 
-use super::{Parts, float_attr, int_attr, ints_attr, text_attr};
+use super::super::attribute::{float_attr, int_attr, ints_attr, text_attr};
+use super::Parts;
 use crate::loader::error::LoadErrorKind;
 use crate::loader::onnx::proto::data_type;
 use crate::ops::attention::CODES;

@@ -1,7 +1,8 @@
 //! What the optimizer of onnxruntime makes of the image models of diffusion: groups, convolutions and gates of
 //! tensors whose channels come last. Their nodes are of [`super::NEWER`].
 
-use super::{Parts, int_attr, ints_attr};
+use super::super::attribute::{int_attr, ints_attr};
+use super::Parts;
 use crate::loader::error::LoadErrorKind;
 
 /// Channels first, and last again.
@@ -105,7 +106,7 @@ pub(super) fn bias_add(parts: &mut Parts<'_>) -> Result<(), LoadErrorKind> {
 #[cfg(test)]
 mod tests {
     use super::super::attention::tests::{contrib, floats, run, wide};
-    use super::super::{float_attr, int_attr, ints_attr};
+    use crate::loader::onnx::attribute::{float_attr, int_attr, ints_attr};
     use crate::loader::onnx::proto::TensorProto;
     use crate::loader::onnx::tests::{node, with};
     use crate::ops::test_util::assert_near;

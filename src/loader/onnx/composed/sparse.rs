@@ -1,7 +1,8 @@
 //! Attention over parts of a cache: of blocks that a mask names.
 
+use super::super::attribute::{float_attr, int_attr, ints_attr};
+use super::Parts;
 use super::decoder::to_float;
-use super::{Parts, float_attr, int_attr, ints_attr};
 use crate::loader::error::LoadErrorKind;
 use crate::loader::onnx::proto::data_type;
 

@@ -12,8 +12,6 @@
 #![allow(unsafe_code, reason = "slices over raw blocks are made here, under the rules above")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +19,7 @@ use std::time::Instant;
 
 use super::BLOCK_ALIGNMENT;
 use crate::backend::{DeviceError, HostAddress};
-use crate::kernel::{KernelError, NativeArg, NativeArgs, NativeKernel};
+use crate::kernel::{NativeArg, NativeArgs, NativeKernel};
 use crate::team::share;
 use onepool_core::memory::host::HostRegion;
 
@@ -318,21 +316,8 @@ fn call(kernel: &NativeKernel, slots: &[Slot], params: &[u8]) -> Result<(), Devi
             Slot::Write(span) => NativeArg::Write(unsafe { span.bytes_mut() }),
         })
         .collect();
-    let result = catch_unwind(AssertUnwindSafe(|| kernel.call(&mut NativeArgs::new(&mut args, params))));
-    let source = match result {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(error)) => error,
-        Err(panic) => KernelError::Value { what: format!("panicked: {}", message(&*panic)) },
-    };
-    Err(DeviceError::Kernel { kernel: kernel.name().to_owned(), source })
-}
-
-fn message(panic: &(dyn Any + Send)) -> &str {
-    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => text,
-        (_, Some(text)) => text,
-        _ => "no message",
-    }
+    let called = kernel.call_caught(&mut NativeArgs::new(&mut args, params));
+    called.map_err(|source| DeviceError::Kernel { kernel: kernel.name().to_owned(), source })
 }
 
 fn copy(src: &[u8], dst: &mut [u8]) {

@@ -1,8 +1,6 @@
 //! The state of a simulated device and the execution of recordings on it.
 
-use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use super::SimConfig;
@@ -11,7 +9,7 @@ use super::model::{DeviceBytes, Hazard, HazardKind, Origin};
 use super::profile::KernelSizes;
 use crate::backend::slots::SlotTable;
 use crate::backend::{DeviceError, MemoryUsage};
-use crate::kernel::{KernelError, NativeArg, NativeArgs, NativeKernel};
+use crate::kernel::{NativeArg, NativeArgs, NativeKernel};
 use crate::recording::{Arg, BufferId, BufferRange, Command, DeviceKernelId, Dispatch, Recording};
 use crate::team::Team;
 use onepool_core::memory::coherency::{Access, Barrier};
@@ -414,16 +412,9 @@ impl World {
                 }
             })
             .collect();
-        let call = || kernel.call(&mut NativeArgs::new(&mut args, &dispatch.params));
-        let called = catch_unwind(AssertUnwindSafe(|| self.team.lead(call)));
-        let source = match called {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error),
-            Err(panic) => Some(KernelError::Value { what: format!("panicked: {}", message(&*panic)) }),
-        };
-        if let Some(source) = source {
-            return Err(DeviceError::Kernel { kernel: kernel.name().to_owned(), source });
-        }
+        let mut args = NativeArgs::new(&mut args, &dispatch.params);
+        let called = self.team.lead(|| kernel.call_caught(&mut args));
+        called.map_err(|source| DeviceError::Kernel { kernel: kernel.name().to_owned(), source })?;
         let ranges = copies.iter().zip(&dispatch.args).filter_map(|(copy, arg)| {
             let (range, access) = arg.range()?;
             Some((copy.as_ref()?, range, access))
@@ -492,14 +483,6 @@ pub(super) fn span(range: &BufferRange) -> ByteRange {
 
 pub(super) fn lost(detail: &str) -> DeviceError {
     DeviceError::Lost { detail: detail.to_owned() }
-}
-
-fn message(panic: &(dyn Any + Send)) -> &str {
-    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => text,
-        (_, Some(text)) => text,
-        _ => "no message",
-    }
 }
 
 /// Bytes that start where every element type may.

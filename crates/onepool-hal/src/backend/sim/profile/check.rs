@@ -441,7 +441,13 @@ fn code_in(field: &str, text: &str) -> Result<Option<i32>, Wrong> {
 
 fn limits(raw: &Raw, choices: &mut Choices) -> Result<Limits, Wrong> {
     let from = &raw.limits;
-    let mut size = |name: &str, known: Option<u64>, strict: u64| -> Result<u64, Wrong> {
+    // A field with its name.
+    macro_rules! field {
+        ($name:ident) => {
+            (stringify!($name), from.$name)
+        };
+    }
+    let mut size = |(name, known): (&str, Option<u64>), strict: u64| -> Result<u64, Wrong> {
         let field = format!("limits.{name}");
         match known {
             Some(bytes) if bytes == 0 || bytes > i64::MAX as u64 => {
@@ -451,70 +457,35 @@ fn limits(raw: &Raw, choices: &mut Choices) -> Result<Limits, Wrong> {
         }
     };
     let sizes = Sizes::new(
-        size("max_memory_allocation_size", from.max_memory_allocation_size, strictest::ALLOCATION)?,
-        size("max_buffer_size", from.max_buffer_size, strictest::BUFFER)?,
-        size("max_storage_buffer_range", from.max_storage_buffer_range, strictest::RANGE)?,
+        size(field!(max_memory_allocation_size), strictest::ALLOCATION)?,
+        size(field!(max_buffer_size), strictest::BUFFER)?,
+        size(field!(max_storage_buffer_range), strictest::RANGE)?,
     );
-    let max_texels = size("max_texel_buffer_elements", from.max_texel_buffer_elements, strictest::TEXELS)?;
-    let mut alignment = |name: &str, known: Option<u64>, strict: u64| -> Result<u64, Wrong> {
+    let max_texels = size(field!(max_texel_buffer_elements), strictest::TEXELS)?;
+    let mut alignment = |(name, known): (&str, Option<u64>), strict: u64| -> Result<u64, Wrong> {
         let field = format!("limits.{name}");
         let known = known.map(|bytes| power_of_two(&field, bytes)).transpose()?;
         Ok(choices.or(&field, known, strict))
     };
-    let argument_alignment = alignment(
-        "min_storage_buffer_offset_alignment",
-        from.min_storage_buffer_offset_alignment,
-        strictest::STORAGE_ALIGNMENT,
-    )?;
-    let texel_alignment = alignment(
-        "min_texel_buffer_offset_alignment",
-        from.min_texel_buffer_offset_alignment,
-        strictest::TEXEL_ALIGNMENT,
-    )?;
-    let non_coherent_atom =
-        alignment("non_coherent_atom_size", from.non_coherent_atom_size, strictest::ATOM)?;
+    let argument_alignment =
+        alignment(field!(min_storage_buffer_offset_alignment), strictest::STORAGE_ALIGNMENT)?;
+    let texel_alignment = alignment(field!(min_texel_buffer_offset_alignment), strictest::TEXEL_ALIGNMENT)?;
+    let non_coherent_atom = alignment(field!(non_coherent_atom_size), strictest::ATOM)?;
     // Not played, but no nonsense either.
-    for (name, known) in [
-        ("min_uniform_buffer_offset_alignment", from.min_uniform_buffer_offset_alignment),
-        ("storage_texel_buffer_offset_alignment", from.storage_texel_buffer_offset_alignment),
-    ] {
+    for (name, known) in
+        [field!(min_uniform_buffer_offset_alignment), field!(storage_texel_buffer_offset_alignment)]
+    {
         known.map(|bytes| power_of_two(&format!("limits.{name}"), bytes)).transpose()?;
     }
     known_count("max_memory_allocation_count", from.max_memory_allocation_count)?;
-    let mut counted = |name: &str, known: Option<u64>, strict: u32| -> Result<u32, Wrong> {
+    let mut counted = |(name, known): (&str, Option<u64>), strict: u32| -> Result<u32, Wrong> {
         Ok(choices.or(&format!("limits.{name}"), known_count(name, known)?, strict))
     };
-    let items = counted(
-        "max_compute_work_group_invocations",
-        from.max_compute_work_group_invocations,
-        strictest::GROUP_ITEMS,
-    )?;
-    let local = counted(
-        "max_compute_shared_memory_size",
-        from.max_compute_shared_memory_size,
-        strictest::LOCAL_BYTES,
-    )?;
-    let params = counted("max_push_constants_size", from.max_push_constants_size, strictest::PARAMS)?;
-    let arguments = counted(
-        "max_per_stage_descriptor_storage_buffers",
-        from.max_per_stage_descriptor_storage_buffers,
-        strictest::ARGUMENTS,
-    )?;
-    let field = "limits.max_compute_work_group_size";
-    let max_group_size = match from.max_compute_work_group_size {
-        Some(sizes) => {
-            let [x, y, z] = sizes.map(|size| u32::try_from(size).ok().filter(|size| *size > 0));
-            let (Some(x), Some(y), Some(z)) = (x, y, z) else {
-                return wrong(field, format!("{sizes:?} are no three counts of 1 to 2^32 - 1"));
-            };
-            [x, y, z]
-        }
-        None => {
-            let taken = [items, items, 64];
-            choices.note(field, format!("{taken:?}"));
-            taken
-        }
-    };
+    let items = counted(field!(max_compute_work_group_invocations), strictest::GROUP_ITEMS)?;
+    let local = counted(field!(max_compute_shared_memory_size), strictest::LOCAL_BYTES)?;
+    let params = counted(field!(max_push_constants_size), strictest::PARAMS)?;
+    let arguments = counted(field!(max_per_stage_descriptor_storage_buffers), strictest::ARGUMENTS)?;
+    let max_group_size = group_size(from.max_compute_work_group_size, items, choices)?;
     Ok(Limits {
         max_argument_bytes: sizes.argument,
         max_buffer_bytes: sizes.buffer,
@@ -530,6 +501,21 @@ fn limits(raw: &Raw, choices: &mut Choices) -> Result<Limits, Wrong> {
         max_arguments: arguments,
         non_coherent_atom,
     })
+}
+
+/// The largest work-group along x, y, z of a device that takes `items` work-items in one.
+fn group_size(known: Option<[u64; 3]>, items: u32, choices: &mut Choices) -> Result<[u32; 3], Wrong> {
+    let field = "limits.max_compute_work_group_size";
+    let Some(sizes) = known else {
+        let taken = [items, items, 64];
+        choices.note(field, format!("{taken:?}"));
+        return Ok(taken);
+    };
+    let [x, y, z] = sizes.map(|size| u32::try_from(size).ok().filter(|size| *size > 0));
+    let (Some(x), Some(y), Some(z)) = (x, y, z) else {
+        return wrong(field, format!("{sizes:?} are no three counts of 1 to 2^32 - 1"));
+    };
+    Ok([x, y, z])
 }
 
 fn known_count(name: &str, known: Option<u64>) -> Result<Option<u32>, Wrong> {
