@@ -78,8 +78,8 @@ type Rule<'a> = Box<dyn FnMut(&[Running]) -> usize + 'a>;
 /// waits. Texts are those that [`Generator::generate`] makes one by one, up to rounding; guesses
 /// ([`GenerateOptions::lookup`], a draft model) are not made.
 ///
-/// With a cache in pages prompts that begin alike have those pages in common, and a step is one run. Other graphs run a part
-/// of each prompt on its own, then one token of all texts in one run.
+/// With a cache in pages prompts that begin alike have those pages in common, and a step is one run. Other
+/// graphs run a part of each prompt on its own, then one token of all texts in one run.
 pub struct Batcher<'a> {
     folder: &'a ModelFolder,
     decoder: &'a mut Decoder,
@@ -139,8 +139,8 @@ impl<'a> Batcher<'a> {
     /// Makes texts with `generator`, whose cache is empty then.
     ///
     /// # Errors
-    /// [`GenerateError::Setting`] for options that allow no text, too many or no token; [`GenerateError::Unsupported`] for a
-    /// model with an encoder; memory ran out.
+    /// [`GenerateError::Setting`] for options that allow no text, too many or no token;
+    /// [`GenerateError::Unsupported`] for a model with an encoder; memory ran out.
     pub fn new(generator: &'a mut Generator, options: BatchOptions) -> Result<Self, GenerateError> {
         for (name, value, most, expected) in [
             ("texts", options.texts, MOST_TEXTS, "1 to 65536"),
@@ -282,8 +282,9 @@ impl<'a> Batcher<'a> {
         conversation::save(self.decoder, at, tokens, &self.folder.fingerprint()?, path.as_ref())
     }
 
-    /// Reads keys and values from a file of [`Batcher::save`] or [`Generator::save`] into pages, where prompts that begin with
-    /// their tokens find them; gives the number of those tokens, which are whole pages.
+    /// Reads keys and values from a file of [`Batcher::save`] or [`Generator::save`] into pages, where
+    /// prompts that begin with their tokens find them; gives the number of those tokens, which are whole
+    /// pages.
     ///
     /// # Errors
     /// As [`Generator::restore`]; [`GenerateError::Pages`] where the cache is not in pages, or no text may be added now.

@@ -95,8 +95,8 @@ pub(super) fn only_device(plan: &Plan, tensor: &CacheTensor) -> Option<u32> {
     if let [device] = devices[..] { Some(device) } else { None }
 }
 
-/// Inputs in memory of the session's own for a run of `size` tokens, with a mask of `total`. Where the graph has a branch for
-/// a cache with tokens, it is chosen by `has_past`.
+/// Inputs in memory of the session's own for a run of `size` tokens, with a mask of `total`. Where the graph
+/// has a branch for a cache with tokens, it is chosen by `has_past`.
 pub(super) fn inputs(
     session: &Session,
     io: &DecoderIo,

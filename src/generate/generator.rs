@@ -105,9 +105,9 @@ impl Generator {
         Ok(Generator::of(folder, decoder))
     }
 
-    /// As [`Generator::new`] with a session for each graph of the folder, which are several where the decoder reads an
-    /// encoder. `session` gets the file of a graph and a builder that has it. Sessions of several graphs share the devices that they
-    /// name, and intermediate memory there; they hold equal weights once.
+    /// As [`Generator::new`] with a session for each graph of the folder, which are several where the decoder
+    /// reads an encoder. `session` gets the file of a graph and a builder that has it. Sessions of several
+    /// graphs share the devices that they name, and intermediate memory there; they hold equal weights once.
     ///
     /// # Errors
     /// As there, and those of `session`.
@@ -193,8 +193,8 @@ impl Generator {
         Ok(self)
     }
 
-    /// As [`Generator::with_draft`], of the model in `folder`. `session` is as in [`Generator::open`]; where that made this one, the
-    /// draft's session shares devices and intermediate memory with this one's.
+    /// As [`Generator::with_draft`], of the model in `folder`. `session` is as in [`Generator::open`]; where
+    /// that made this one, the draft's session shares devices and intermediate memory with this one's.
     ///
     /// # Errors
     /// As there, and those of `session`.
@@ -298,7 +298,8 @@ impl Generator {
         remarks
     }
 
-    /// Makes a text; `told` gets it in pieces of whole characters, and may end it. Equal prompts and options give equal texts on a device.
+    /// Makes a text; `told` gets it in pieces of whole characters, and may end it. Equal prompts and options
+    /// give equal texts on a device.
     ///
     /// # Errors
     /// [`GenerateError`]. The text so far was told; the next call begins anew.

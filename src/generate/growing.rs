@@ -44,8 +44,9 @@ impl GrowingRuns {
         ))
     }
 
-    /// As [`GrowingRuns::new`] for a decoder that reads an encoder; `first` is the decoder without past, where the other one
-    /// has no branch for it. `made` are the encoder's outputs that are keys and values, where it gives any.
+    /// As [`GrowingRuns::new`] for a decoder that reads an encoder; `first` is the decoder without past,
+    /// where the other one has no branch for it. `made` are the encoder's outputs that are keys and values,
+    /// where it gives any.
     pub(super) fn crossed(
         session: &Session,
         io: &DecoderIo,

@@ -20,8 +20,8 @@ pub struct CachedPage {
 
 /// Decides which cached page is given up where a sequence needs one.
 pub trait Eviction: Send {
-    /// The place in `cached`, which is not empty, of the page to give up; `None` to keep them all: who needs a page then gets
-    /// an error.
+    /// The place in `cached`, which is not empty, of the page to give up; `None` to keep them all: who needs
+    /// a page then gets an error.
     fn choose(&mut self, cached: &[CachedPage]) -> Option<usize>;
 }
 

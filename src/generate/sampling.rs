@@ -251,9 +251,9 @@ impl Sampler {
         finite(most_likely(logits), position)
     }
 
-    /// Sets candidates and their weights to the tokens that the filters keep, likely ones first, and gives the sum of the
-    /// weights; `most` is the largest logit. Where no filter is set the candidates may be fewer: those that have share `need`
-    /// of the sum.
+    /// Sets candidates and their weights to the tokens that the filters keep, likely ones first, and gives
+    /// the sum of the weights; `most` is the largest logit. Where no filter is set the candidates may be
+    /// fewer: those that have share `need` of the sum.
     fn weigh(&mut self, logits: &[f32], most: f32, need: f64) -> f64 {
         let Sampling { temperature, top_k, top_p, min_p, .. } = self.settings;
         let some = top_k > 0 && top_k < logits.len();

@@ -1,4 +1,4 @@
-//! Moves that need no command: one memory for what is moved and for what it becomes a part of, or was a part of.
+//! Concatenations and splits without a copy: parts share the memory of the whole.
 
 use std::collections::{HashMap, HashSet};
 
@@ -52,8 +52,8 @@ pub(super) fn overlay_moves(
     overlaid
 }
 
-/// The class of root `part` becomes a part of that of root `whole`, `offset` bytes from its begin: all of its bytes are those
-/// that are `passed`.
+/// The class of root `part` becomes a part of that of root `whole`, `offset` bytes from its begin: all of its
+/// bytes are those that are `passed`.
 struct Move {
     passed: Vec<PassedBytes>,
     part: ValueId,

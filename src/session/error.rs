@@ -345,7 +345,8 @@ pub enum SessionError {
         /// What needs the host, and what to do.
         part: String,
     },
-    /// An image whose layout changes in a run, or memory that another queue family owns, is used by several parts of the run.
+    /// An image whose layout changes in a run, or memory that another queue family owns, is used by several
+    /// parts of the run.
     #[error(
         "{name:?} is handed over at the beginning and the end of a run, and this plan uses it in {segments} segments: let \
          the run leave an image in the layout that it begins with, on the queue family of the context, or bind a buffer"

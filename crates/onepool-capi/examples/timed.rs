@@ -1,6 +1,7 @@
-//! `timed MODEL DEVICE` times runs of a model of one input `x` and one output `y = x * x + x`, both of 64 float32 in pages of
-//! their own: for each number on standard input that many runs, of which the median in microseconds is printed. It is what
-//! `scripts/bench-doors` compares runs by other interfaces with; `timed.c` does the same in C.
+//! `timed MODEL DEVICE` times runs of a model of one input `x` and one output `y = x * x + x`, both of 64
+//! float32 in pages of their own: for each number on standard input that many runs, of which the median in
+//! microseconds is printed. It is what `scripts/bench-doors` compares runs by other interfaces with;
+//! `timed.c` does the same in C.
 
 use std::io::{BufRead, Write};
 use std::time::Instant;

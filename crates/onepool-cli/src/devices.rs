@@ -241,7 +241,7 @@ fn details(row: &Row, out: &mut Output) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What follows from what was measured, and what was.
+/// The costs of imports, and the times that they follow from.
 fn costs(report: &CostReport, memory: &MemoryModel, out: &mut Output) -> Result<(), CliError> {
     let CostReport { costs, times, took_ms, note } = report;
     let reads = match costs.direct_reads {

@@ -18,7 +18,8 @@ const SHOWN: usize = 48;
 /// Arguments of `onepool embed`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model's folder, as sentence-transformers exports it: model.onnx or onnx/model.onnx, tokenizer.json, modules.json.
+    /// The model's folder, as sentence-transformers exports it: model.onnx or onnx/model.onnx,
+    /// tokenizer.json, modules.json.
     model: PathBuf,
     /// A text; may be given several times.
     #[arg(short, long, required_unless_present = "texts", value_name = "TEXT")]

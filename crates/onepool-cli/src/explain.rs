@@ -68,7 +68,7 @@ struct SegmentReport {
     /// The segments of other devices that must be over before it.
     waits: Vec<u32>,
     commands: usize,
-    /// Each barrier: before which command, what must be over, what waits.
+    /// Each barrier: the position of the command after it, its source and destination accesses.
     barriers: Vec<(usize, String, String)>,
 }
 

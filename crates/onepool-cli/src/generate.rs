@@ -32,8 +32,9 @@ use onepool::session::{Session, SessionBuilder, SharedArena};
 /// Arguments of `onepool generate`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// A GGUF file, or the model's folder: an ONNX graph with genai_config.json (or config.json) and tokenizer.json. A model
-    /// that reads text with an encoder has encoder_model.onnx too. The graph's file itself chooses one of several.
+    /// A GGUF file, or the model's folder: an ONNX graph with genai_config.json (or config.json) and
+    /// tokenizer.json. A model that reads text with an encoder has encoder_model.onnx too. The graph's file
+    /// itself chooses one of several.
     model: PathBuf,
     /// The text to go on from; may be given several times.
     #[arg(short, long, required_unless_present = "prompts", value_name = "TEXT")]
@@ -41,15 +42,15 @@ pub(super) struct Args {
     /// A file with a prompt in each line, after those of --prompt, or `-` for standard input. Empty lines are none.
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// The most prompts that run at once. One that ends makes room for the next. With --lookup, --draft, --prompt-cache and an
-    /// encoder all of such a group end before the next one begins.
+    /// The most prompts that run at once. One that ends makes room for the next. With --lookup, --draft,
+    /// --prompt-cache and an encoder all of such a group end before the next one begins.
     #[arg(long, default_value_t = 8, value_name = "PROMPTS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     batch: u16,
     /// Pages of keys and values, for a graph with PagedAttention. Without it as many as --batch prompts can need.
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..))]
     pages: Option<u32>,
-    /// Gives each prompt as a user's message to the model's chat template. A line of --prompts that is a JSON list of messages,
-    /// each with "role" and "content", is a whole chat.
+    /// Gives each prompt as a user's message to the model's chat template. A line of --prompts that is a JSON
+    /// list of messages, each with "role" and "content", is a whole chat.
     #[arg(long)]
     chat: bool,
     /// A variable of the chat template with a value in JSON, such as enable_thinking=false; may be given several times.
@@ -219,7 +220,8 @@ pub(super) struct SamplingArgs {
     /// Another seed gives another text, the same one the same.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Where tokens are chosen: on a GPU, which gives the host the likely ones alone, or on the host, which gets all logits.
+    /// Where tokens are chosen: on a GPU, which gives the host the likely ones alone, or on the host, which
+    /// gets all logits.
     #[arg(long, value_enum, default_value_t = Choice::Auto)]
     sample_on: Choice,
     /// Take the graph whose name ends so, such as q4f16 of onnx/model_q4f16.onnx.

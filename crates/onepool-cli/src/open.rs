@@ -17,8 +17,9 @@ const CACHE_VARIABLE: &str = "ONEPOOL_CACHE";
 /// Where caches are kept.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct CacheArgs {
-    /// The folder that keeps what drivers compile, what imports cost and what `--place auto` measures; without it the one that ONEPOOL_CACHE names. Without
-    /// both, programs are not kept, and measurements are in `onepool` in the user's cache folder. No one else may write to it.
+    /// The folder that keeps what drivers compile, what imports cost and what `--place auto` measures;
+    /// without it the one that ONEPOOL_CACHE names. Without both, programs are not kept, and measurements are
+    /// in `onepool` in the user's cache folder. No one else may write to it.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 }

@@ -18,8 +18,9 @@ use onepool::session::{NodePlacement, PlacementCache, Session, SessionBuilder};
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PlaceArgs {
     /// Where nodes run: `auto` for where a run takes least time by measurements; NODE=DEVICE for a node,
-    /// op:OPERATOR=DEVICE for all nodes of an operator and DEVICE for all that nothing else places, which beat `auto`. DEVICE is an entry of the device table, by
-    /// its position from 0 or as `--device` names it. May be given several times.
+    /// op:OPERATOR=DEVICE for all nodes of an operator and DEVICE for all that nothing else places, which
+    /// beat `auto`. DEVICE is an entry of the device table, by its position from 0 or as `--device` names it.
+    /// May be given several times.
     #[arg(long, value_name = "WHAT")]
     place: Vec<String>,
     /// The most seconds that `--place auto` measures.

@@ -276,7 +276,7 @@ fn inputs(args: &Args, session: &Session, out: &mut Output) -> Result<Vec<Given>
     Ok(given)
 }
 
-/// Holds what a file has against what the model and the arguments say.
+/// Checks type and shape of a file against those of the model and the arguments.
 fn check(io: &IoInfo, shape: Option<&SymShape>, got: &TensorInfo) -> Result<(), SessionError> {
     let name = io.name.clone();
     if let Some(expected) = io.dtype.filter(|d| *d != got.dtype) {

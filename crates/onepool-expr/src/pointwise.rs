@@ -462,8 +462,9 @@ impl PointwiseDesc {
     }
 
     /// A function of two values. A constant power that is a product, a quotient or a root becomes that
-    /// ([`Self::power`]); a product with 1 is the value. Products with a constant zero and quotients by it keep their infinities and NaN, which compilers of drivers leave
-    /// out where they see the constant; the sign of a zero that comes out is lost where the value is a zero.
+    /// ([`Self::power`]); a product with 1 is the value. Products with a constant zero and quotients by it
+    /// keep their infinities and NaN, which compilers of drivers leave out where they see the constant; the
+    /// sign of a zero that comes out is lost where the value is a zero.
     ///
     /// # Errors
     /// An expression is not there.

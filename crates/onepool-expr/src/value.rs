@@ -1,8 +1,9 @@
 //! What a function of the table computes with: numbers of the CPU, or expressions.
 //!
-//! A formula is written once over [`Plain`], or over a trait that adds to it: [`Value`] for floats, [`Arithmetic`] for
-//! what no chain computes, [`Bits`] for integers. With [`Sym`] it makes an expression, with `Lane` it is a loop's body, with
-//! `Text` it is printed for a shader. All take the same steps in the same order, so that results are the same bits.
+//! A formula is written once over [`Plain`], or over a trait that adds to it: [`Value`] for floats,
+//! [`Arithmetic`] for what no chain computes, [`Bits`] for integers. With [`Sym`] it makes an expression,
+//! with `Lane` it is a loop's body, with `Text` it is printed for a shader. All take the same steps in the
+//! same order, so that results are the same bits.
 
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Neg, Sub};

@@ -42,7 +42,8 @@ const HELPFUL: Duration = Duration::from_millis(1);
 /// How often it looks then.
 const GLANCE: Duration = Duration::from_micros(200);
 
-/// A group of threads for loops. Its helpers sleep unless it was called ([`Team::call`]) or a loop is open; they end with it.
+/// A group of threads for loops. Its helpers sleep unless it was called ([`Team::call`]) or a loop is open;
+/// they end with it.
 #[derive(Debug)]
 pub struct Team {
     shared: Arc<Shared>,
@@ -138,7 +139,8 @@ impl Drop for Here {
     }
 }
 
-/// The team of loops that begin on this thread: the one it leads or helps, else one of the process with a thread for each core.
+/// The team of loops that begin on this thread: the one it leads or helps, else one of the process with a
+/// thread for each core.
 fn current() -> Arc<Shared> {
     static PROCESS: OnceLock<Team> = OnceLock::new();
     HERE.with_borrow(Option::clone).unwrap_or_else(|| {
@@ -159,9 +161,10 @@ pub fn threads() -> usize {
     current().threads
 }
 
-/// Calls `work(0)` on this thread and, meanwhile, `work(n)` with other numbers below `most` on helpers that are free: on none
-/// where all are busy. Returns when `work(0)` and those calls have returned, so each call takes what is left of the work until
-/// nothing is. A panic in one of them reaches the caller. Inside `work` further loops may begin.
+/// Calls `work(0)` on this thread and, meanwhile, `work(n)` with other numbers below `most` on helpers that
+/// are free: on none where all are busy. Returns when `work(0)` and those calls have returned, so each call
+/// takes what is left of the work until nothing is. A panic in one of them reaches the caller. Inside `work`
+/// further loops may begin.
 pub fn run(most: usize, work: &(dyn Fn(usize) + Sync)) {
     let room = most.saturating_sub(1);
     if room == 0 {
@@ -223,8 +226,8 @@ where
 }
 
 impl Team {
-    /// Starts `threads - 1` helpers, named `name-1` and so on: the thread that leads is the first. After a call or a loop they poll
-    /// for `linger` before they sleep.
+    /// Starts `threads - 1` helpers, named `name-1` and so on: the thread that leads is the first. After a
+    /// call or a loop they poll for `linger` before they sleep.
     ///
     /// # Errors
     /// The system's, where it starts no more threads.

@@ -1,7 +1,8 @@
 //! The onnxruntime plug-in execution provider of `onepool`; `docs/ORT.md` shows its use.
 //!
-//! onnxruntime loads the library and calls [`CreateEpFactories`]. The provider takes the nodes that the library plans for the
-//! session's devices, compiles each connected part to a session, and runs it on the memory that onnxruntime hands over.
+//! onnxruntime loads the library and calls [`CreateEpFactories`]. The provider takes the nodes that the
+//! library plans for the session's devices, compiles each connected part to a session, and runs it on the
+//! memory that onnxruntime hands over.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -1,10 +1,10 @@
 //! A compiled part of a model: a session, and bindings to memory that onnxruntime hands over.
 //!
-//! A run takes a binding that is idle, for the shapes at hand, and gives it the addresses of this run. Where devices work on
-//! pointers, or nothing is imported, bindings are kept with the memory that they saw last. Other devices import pages, and
-//! an address alone does not tell whether the same pages are there: their bindings end with the run unless the caller
-//! promises so (`keep_imports`), or has handles of the memory (`external`), and what costs more to import than to copy once
-//! is copied.
+//! A run takes a binding that is idle, for the shapes at hand, and gives it the addresses of this run. Where
+//! devices work on pointers, or nothing is imported, bindings are kept with the memory that they saw last.
+//! Other devices import pages, and an address alone does not tell whether the same pages are there: their
+//! bindings end with the run unless the caller promises so (`keep_imports`), or has handles of the memory
+//! (`external`), and what costs more to import than to copy once is copied.
 
 #![allow(unsafe_code, reason = "memory of onnxruntime's is lent to the session")]
 

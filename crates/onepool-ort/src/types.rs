@@ -1,5 +1,5 @@
-//! Element types: their numbers in onnxruntime's interface and in `onnx.proto`, and which of them both sides keep in the same
-//! bytes.
+//! Element types: their numbers in onnxruntime's interface and in `onnx.proto`, and which of them both sides
+//! keep in the same bytes.
 
 use onepool::DType;
 

@@ -30,8 +30,8 @@ const TOKENS: [&str; 2] = ["last_hidden_state", "token_embeddings"];
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct EmbedOptions {
-    /// The name of a text that the model's settings put before each text, such as "query"; without it the settings' default,
-    /// which may be none.
+    /// The name of a text that the model's settings put before each text, such as "query"; without it the
+    /// settings' default, which may be none.
     pub prompt: Option<String>,
     /// Takes so many elements of each vector, of models whose first ones are made to do alone.
     pub dims: Option<usize>,
@@ -101,8 +101,8 @@ impl Embedder {
     /// Opens the model in `folder`. `session` gets a builder that has the graph, and the graph's file.
     ///
     /// # Errors
-    /// [`GenerateError`] for files that do not hold what they should and for a graph that is no such model, and what `session`
-    /// says.
+    /// [`GenerateError`] for files that do not hold what they should and for a graph that is no such model,
+    /// and what `session` says.
     pub fn open<E: From<GenerateError>>(
         folder: impl AsRef<Path>,
         session: impl FnOnce(SessionBuilder, &Path) -> Result<Session, E>,

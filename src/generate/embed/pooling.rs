@@ -11,8 +11,8 @@ pub enum Pooling {
     Mean,
     /// Their sum over the square root of their number.
     MeanSqrt,
-    /// Their mean with weights that grow by one from token to token: Muennighoff, "SGPT: GPT sentence embeddings for semantic
-    /// search", 2022, equation 2.
+    /// Their mean with weights that grow by one from token to token: Muennighoff, "SGPT: GPT sentence
+    /// embeddings for semantic search", 2022, equation 2.
     WeightedMean,
     /// The vector of the last token.
     Last,

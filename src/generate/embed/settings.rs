@@ -65,7 +65,7 @@ struct Sentences {
 
 impl Settings {
     /// Reads `modules.json` and what it names, `sentence_bert_config.json`, `config_sentence_transformers.json` and
-    /// `config.json`. None of them has to be there: what they would say is what sentence-transformers takes then.
+    /// `config.json`. None of them has to be there: the defaults are those of sentence-transformers.
     pub(super) fn read(folder: &Path) -> Result<Self, GenerateError> {
         let graph = GRAPHS.iter().map(|name| folder.join(name)).find(|path| path.is_file());
         let graph = graph.ok_or_else(|| GenerateError::NoFile {

@@ -49,8 +49,8 @@ impl Message {
 pub struct TemplateArgs(BTreeMap<String, Value>);
 
 impl TemplateArgs {
-    /// Makes `name` a variable with a value in JSON. `tools` are a list of functions, as OpenAI and the transformers library
-    /// describe them.
+    /// Makes `name` a variable with a value in JSON. `tools` are a list of functions, as OpenAI and the
+    /// transformers library describe them.
     ///
     /// # Errors
     /// [`GenerateError::Template`] for text that is no JSON, and for the messages, which a prompt gives.

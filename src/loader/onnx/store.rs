@@ -273,8 +273,8 @@ impl<'a> Store<'a> {
         Ok(source)
     }
 
-    /// Bounds what overlapping pieces of external files may add up to, and what all tensors may: a file may be far larger than
-    /// what of it is on disk.
+    /// Bounds what overlapping pieces of external files may add up to, and what all tensors may: a file may
+    /// be far larger than what of it is on disk.
     fn charge(&mut self, place: &Place<'_>, info: &TensorInfo) -> Result<(), LoadErrorKind> {
         self.bytes = self.bytes.saturating_add(stored_bytes(info) as u64);
         if self.bytes > self.memory {

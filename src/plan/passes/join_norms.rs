@@ -1,5 +1,5 @@
-//! A sum of two tensors and the layer normalization of it become one operator, which reads both once: the residual sums of a
-//! transformer.
+//! A sum of two tensors and the layer normalization of it become one operator, which reads both once: the
+//! residual sums of a transformer.
 
 use std::sync::Arc;
 

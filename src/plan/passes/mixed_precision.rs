@@ -35,8 +35,9 @@ const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
 const FEW: usize = 16;
 /// Operations per output element above which conversions of a node's inputs pay.
 const WORTHWHILE: u64 = 16;
-/// Operations of all nodes together per converted element. A conversion moves 6 bytes, in the time of some hundred operations
-/// on an integrated GPU; on an H100 a plan with 36 took half as long again as in `float32`.
+/// Operations of all nodes together per converted element. A conversion moves 6 bytes, in the time of some
+/// hundred operations on an integrated GPU; on an H100 a plan with 36 took half as long again as in
+/// `float32`.
 const ALL_WORTHWHILE: u64 = 128;
 const NOT_HALVED: &str = "no node is in half precision: conversions would take longer than it saves";
 

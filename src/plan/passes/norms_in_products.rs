@@ -1,5 +1,6 @@
-//! Products of few rows normalize the rows that they read, and the product before a residual sum adds the other summand: a
-//! decoder's layer of one token then has no command for its normalizations and sums, which take longer to start than to run.
+//! Products of few rows normalize the rows that they read, and the product before a residual sum adds the
+//! other summand: a decoder's layer of one token then has no command for its normalizations and sums, which
+//! take longer to start than to run.
 
 use super::super::lowering::PlanCx;
 use crate::ops::{Absorbed, AbsorbedInput, Structure};
@@ -124,7 +125,7 @@ fn apply(flow: &mut Flow, keep: &mut [bool], n: usize, moved: Moved) {
     }
 }
 
-/// The inputs of what `node` becomes; `others` are those of what it takes in.
+/// The inputs of `node` after it has absorbed another one, whose inputs are `others`.
 fn inputs_of(joined: &Absorbed, node: &FlowNode, others: &[ValueId]) -> Vec<Option<ValueId>> {
     let input = |from: &AbsorbedInput| match *from {
         AbsorbedInput::Own(i) => node.inputs.get(i).copied().flatten(),

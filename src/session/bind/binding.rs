@@ -216,8 +216,9 @@ impl<'e> Binding<'e> {
     /// Copies a value into input `name` of the session's own memory.
     ///
     /// # Errors
-    /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`] where the value's type or shape
-    /// differs from the binding's. [`Error::Device`] while a run in a command buffer ([`Binding::record_into`]) may read it.
+    /// [`SessionError::Unknown`], [`SessionError::DType`], [`SessionError::Shape`] where the value's type or
+    /// shape differs from the binding's. [`Error::Device`] while a run in a command buffer
+    /// ([`Binding::record_into`]) may read it.
     pub fn set_input(&mut self, name: &str, value: &Tensor) -> Result<(), Error> {
         let i = position(&self.compiled.plan.inputs, "input", name)?;
         let io = &self.compiled.plan.inputs[i];
@@ -238,8 +239,8 @@ impl<'e> Binding<'e> {
     /// Copies output `name` out.
     ///
     /// # Errors
-    /// [`SessionError::Unknown`], [`SessionError::NotRun`], [`Error::Device`]: also while a run in a command buffer may write
-    /// it, and for memory that another queue family owns.
+    /// [`SessionError::Unknown`], [`SessionError::NotRun`], [`Error::Device`]: also while a run in a command
+    /// buffer may write it, and for memory that another queue family owns.
     pub fn get_output(&self, name: &str) -> Result<Tensor, Error> {
         let (stage, o) = self.written_by(name)?;
         let io = &stage.compiled.plan.outputs[o];

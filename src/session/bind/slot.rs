@@ -175,8 +175,8 @@ impl<'e> Slot<'e> {
         Ok(())
     }
 
-    /// Imports the memory by the best path that the driver does not refuse. There is no buffer where that path is none of an
-    /// import.
+    /// Imports the memory by the best path that the driver does not refuse. There is no buffer where that
+    /// path is none of an import.
     fn import_as_allowed(
         &self,
         device: &Device,

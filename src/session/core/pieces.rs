@@ -317,7 +317,8 @@ fn pieces(
             Command::Fill { dst, .. } => (copy_nanos(dst.bytes, speeds), copy_nanos(dst.bytes, speeds)),
             Command::Barrier(_) | Command::Timestamp { .. } => continue,
         };
-        // Parts of one dispatch write the same buffers, so to a driver's checks they need the barrier that a piece begins with.
+        // Parts of one dispatch write the same buffers, so to a driver's checks they need the barrier that a
+        // piece begins with.
         let whole = |part: usize| parts.get(part).map(|part| part.dispatch);
         let continues = matches!(command, Command::Dispatch(_))
             && dispatch.checked_sub(1).is_some_and(|before| whole(before) == whole(dispatch));

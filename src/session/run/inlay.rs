@@ -11,32 +11,34 @@ use crate::session::bind::binding::Binding;
 use crate::session::error::{Error, SessionError};
 
 impl Binding<'_> {
-    /// Records a run into a command buffer of the application's (a `VkCommandBuffer`), which submits it when it likes, as often as
-    /// it likes. Barriers order the run against all that the command buffer has before and after it, or against what
-    /// `commands` says. A command buffer may have several runs, of one binding too.
+    /// Records a run into a command buffer of the application's (a `VkCommandBuffer`), which submits it when
+    /// it likes, as often as it likes. Barriers order the run against all that the command buffer has before
+    /// and after it, or against what `commands` says. A command buffer may have several runs, of one binding
+    /// too.
     ///
-    /// The run uses the bound memory and the session's own, so that it counts as in flight until the result is dropped:
-    /// guards of the host, [`Binding::set_input`] and [`Binding::get_output`] are refused, and what is dropped meanwhile is kept.
-    /// The recording changes the compute pipeline, the descriptor sets for compute and the push constants of the command
-    /// buffer.
+    /// The run uses the bound memory and the session's own, so that it counts as in flight until the result
+    /// is dropped: guards of the host, [`Binding::set_input`] and [`Binding::get_output`] are refused, and
+    /// what is dropped meanwhile is kept. The recording changes the compute pipeline, the descriptor sets for
+    /// compute and the push constants of the command buffer.
     ///
     /// Only runs that need nothing of the host are recorded: on one device of an application
-    /// ([`ApplicationDevice`](crate::backend::vulkan::ApplicationDevice)), in one segment, with no tensor that the CPU copies. A
-    /// limit of the time of submissions does not hold.
+    /// ([`ApplicationDevice`](crate::backend::vulkan::ApplicationDevice)), in one segment, with no tensor
+    /// that the CPU copies. A limit of the time of submissions does not hold.
     ///
     /// # Safety
     /// - The command buffer is of the context's device and of a pool of its queue's family, primary or secondary, and this
     ///   thread alone is recording it, outside of render passes and video coding. After an error it is not submitted.
     /// - The result is dropped once all submissions of the command buffer are over, or the device is lost, and none comes
     ///   after that. If it is leaked, the same holds for the device's context.
-    /// - It is submitted to the queue of the context, under its lock; or to another one that semaphores order against
-    ///   all other runs of the session and all that uses the bound memory. No one writes that memory while the run uses it, and
-    ///   no one reads it while the run writes it.
+    /// - It is submitted to the queue of the context, under its lock; or to another one that semaphores order
+    ///   against all other runs of the session and all that uses the bound memory. No one writes that memory
+    ///   while the run uses it, and no one reads it while the run writes it.
     /// - What `commands` says of before and after covers what touches the bound memory there.
     ///
     /// # Errors
-    /// [`SessionError::NeedsHost`] with the part that needs the host; [`Error::Device`]: a null command buffer, a device that
-    /// is no application's, memory of the process that is borrowed, or imported and not coherent.
+    /// [`SessionError::NeedsHost`] with the part that needs the host; [`Error::Device`]: a null command
+    /// buffer, a device that is no application's, memory of the process that is borrowed, or imported and not
+    /// coherent.
     pub unsafe fn record_into(&mut self, commands: &ForeignCommands) -> Result<Inlay, Error> {
         let needs_host = |part: String| Err(SessionError::NeedsHost { part }.into());
         if self.continuation.is_some() {

@@ -197,7 +197,7 @@ impl<'a> Work<'a> {
         nodes.iter().try_for_each(|node| self.node(node, count_of(&counts, node)))
     }
 
-    /// Measures what a node chooses between, and then what that leads to.
+    /// Measures the candidates of a node's choice, then those of choices that follow from it.
     fn node(&mut self, node: &TunableNode, nodes: u64) -> Result<(), Error> {
         if self.known.settles(&node.asked) {
             return Ok(());

@@ -73,8 +73,8 @@ const SANITIZER_CRASHED: &str = "LeakSanitizer has encountered a fatal error";
 /// The validation layer of Vulkan.
 const LAYER: &str = "VK_LAYER_KHRONOS_validation";
 
-/// Runs a program that must succeed on a device; what it wrote to its output. On Vulkan the loader puts the validation layer
-/// into it, which says to the output what it finds.
+/// Runs a program that must succeed on a device; what it wrote to its output. On Vulkan the loader puts the
+/// validation layer into it, which says to the output what it finds.
 pub(crate) fn run_on(device: &str, words: &[&str]) -> String {
     if device != "vulkan" {
         return run(words);

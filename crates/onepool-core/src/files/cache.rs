@@ -1,9 +1,10 @@
 //! Folders of caches: what a driver compiled and what was measured, kept between processes.
 //!
-//! What is read from a cache becomes code of the process (a driver takes its own binaries on trust), so a folder counts only if
-//! its files can come from no one else: it belongs to this process's user, and no one else may write to it. Each file says what it is
-//! of and carries a hash of its contents; one that is not whole, or of something else, is passed over and replaced.
-//! A reader sees an old file or a new one, whole, whoever writes meanwhile.
+//! What is read from a cache becomes code of the process (a driver takes its own binaries on trust), so a
+//! folder counts only if its files can come from no one else: it belongs to this process's user, and no one
+//! else may write to it. Each file says what it is of and carries a hash of its contents; one that is not
+//! whole, or of something else, is passed over and replaced. A reader sees an old file or a new one, whole,
+//! whoever writes meanwhile.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ const MAX_WAIT: Duration = Duration::from_millis(500);
 
 const ENDING: &str = ".onepool";
 const LOCK_ENDING: &str = ".onepool-lock";
-/// What a file begins with, before the hashes of what it is of and of what it holds.
+/// The magic bytes of a file, before the hashes of its key and of its content.
 const FORMAT: &str = "onepool cache 1";
 
 /// Bounds of a folder.
@@ -169,8 +170,8 @@ impl CacheFolder {
     }
 }
 
-/// Removes drafts that were left behind and, where there is more than the bounds allow, the files that were written first, an
-/// eighth more than must go; gives what stays.
+/// Removes drafts that were left behind and, where there is more than the bounds allow, the files that were
+/// written first, an eighth more than must go; gives what stays.
 fn evict(folder: &system::Folder, bounds: Bounds) -> Contents {
     let now = SystemTime::now();
     let mut files = Vec::new();

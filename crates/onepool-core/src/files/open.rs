@@ -53,8 +53,9 @@ pub fn regular(path: &Path) -> io::Result<(File, Metadata)> {
     if found.is_file() { Ok((file, found)) } else { Err(no_file()) }
 }
 
-/// Opens the regular file `name` of the folder `roots[0]`. Links on the way may lead to any of `roots` and nowhere else, and
-/// whoever changes a link meanwhile gains nothing (on Linux from 5.6; elsewhere the way is looked at before it is gone).
+/// Opens the regular file `name` of the folder `roots[0]`. Links on the way may lead to any of `roots` and
+/// nowhere else, and whoever changes a link meanwhile gains nothing (on Linux from 5.6; elsewhere the way is
+/// looked at before it is gone).
 ///
 /// # Errors
 /// [`OpenError`].

@@ -1,5 +1,6 @@
-//! Cache folders of systems that are not Unix: regular files of bounded size, replaced whole. Who owns a folder and who else may
-//! write to it is not asked: on Windows a folder in the user's profile is that user's by its inherited access list.
+//! Cache folders of systems that are not Unix: regular files of bounded size, replaced whole. Who owns a
+//! folder and who else may write to it is not asked: on Windows a folder in the user's profile is that user's
+//! by its inherited access list.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -1,8 +1,9 @@
 //! Memory files as dma-bufs: how pages reach a device whose driver takes no pointer to them.
 //!
 //! A [`MemoryFile`](super::memory_file::MemoryFile) is the file of a region
-//! ([`super::host::HostRegion::in_memory_file`]); a [`DmaBuf`] is what the kernel makes of its pages for devices. The kernel is reached through [`DmaBufSystem`] alone, so that
-//! everything around its calls runs against a fake too.
+//! ([`super::host::HostRegion::in_memory_file`]); a [`DmaBuf`] is what the kernel makes of its pages for
+//! devices. The kernel is reached through [`DmaBufSystem`] alone, so that everything around its calls runs
+//! against a fake too.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ impl DmaBuf {
         self.bytes
     }
 
-    /// Tells the kernel whose turn it is, which then does what the caches need.
+    /// Begins or ends an access by the CPU; the kernel flushes and invalidates caches for it.
     ///
     /// # Errors
     /// What the system says.

@@ -17,7 +17,8 @@ pub type PackLinesFn = dyn Fn(Range<usize>, &[u8], &mut [u8]) + Send + Sync;
 
 /// How a constant is packed line by line, so that what was packed can be given back before the rest is.
 ///
-/// Lines that lie together lie together in the layout too: else all pages of the result would be touched for the first ones.
+/// Lines that lie together lie together in the layout too: else all pages of the result would be touched for
+/// the first ones.
 #[derive(Clone)]
 pub struct PackLines {
     /// Bytes of a line of the constant.

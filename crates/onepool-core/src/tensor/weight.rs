@@ -178,8 +178,8 @@ impl Weight {
         Ok(Some(to))
     }
 
-    /// Makes the layout `key` where the bytes lie, in a region of at least `packed` bytes. Nothing where the bytes are held,
-    /// or the region is smaller.
+    /// Makes the layout `key` where the bytes lie, in a region of at least `packed` bytes. Nothing where the
+    /// bytes are held, or the region is smaller.
     ///
     /// # Errors
     /// There is no memory at all.

@@ -1,7 +1,8 @@
 //! Functions of one number for the CPU, each written once.
 //!
-//! Those of `f32` have no branches and call nothing on CPUs with FMA, so that loops over them become vector code; [`wide()`] compiles
-//! such a loop for the vectors of the CPU that runs it. Errors are a few units in the last place.
+//! Those of `f32` have no branches and call nothing on CPUs with FMA, so that loops over them become vector
+//! code; [`wide()`] compiles such a loop for the vectors of the CPU that runs it. Errors are a few units in
+//! the last place.
 
 mod erf;
 mod exp;

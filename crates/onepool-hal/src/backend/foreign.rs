@@ -7,8 +7,9 @@ pub struct ForeignBuffer {
     pub handle: u64,
     /// The size that it was made with, in bytes.
     pub bytes: u64,
-    /// The usage that it was made with: `VkBufferUsageFlags`. Kernels need `STORAGE_BUFFER`; reading and writing it by copy,
-    /// and graphs that copy an input to an output, need `TRANSFER_SRC` and `TRANSFER_DST`.
+    /// The usage that it was made with: `VkBufferUsageFlags`. Kernels need `STORAGE_BUFFER`; reading and
+    /// writing it by copy, and graphs that copy an input to an output, need `TRANSFER_SRC` and
+    /// `TRANSFER_DST`.
     pub usage: u32,
     /// The queue family that owns it between runs; `None` where families use it concurrently, or there is one family. A run
     /// takes it over from another family and gives it back.
@@ -31,7 +32,8 @@ pub struct ForeignImage {
     pub width: u32,
     /// Rows.
     pub height: u32,
-    /// The usage that it was made with: `VkImageUsageFlags`, with `TRANSFER_SRC` to be read and `TRANSFER_DST` to be written.
+    /// The usage that it was made with: `VkImageUsageFlags`, with `TRANSFER_SRC` to be read and
+    /// `TRANSFER_DST` to be written.
     pub usage: u32,
     /// The `VkImageLayout` that it is in when a run begins. `UNDEFINED` for an image that is only written.
     pub layout: i32,
@@ -41,8 +43,9 @@ pub struct ForeignImage {
     pub owner: Option<u32>,
 }
 
-/// An image in a dma-buf, as the driver that made it laid it out: two-dimensional, of one level, one layer and one sample. It
-/// is that driver's between runs, as with owner `VK_QUEUE_FAMILY_FOREIGN_EXT`. Else as [`ForeignImage`].
+/// An image in a dma-buf, as the driver that made it laid it out: two-dimensional, of one level, one layer
+/// and one sample. It is that driver's between runs, as with owner `VK_QUEUE_FAMILY_FOREIGN_EXT`. Else as
+/// [`ForeignImage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignDmaBufImage {
     /// The file descriptor. It stays the caller's, also after an error: the import has one of its own.
@@ -75,8 +78,8 @@ pub struct DmaBufPlane {
 /// What a run does about memory of the application's before its first command and after its last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquisition {
-    /// Bytes of the image that a buffer of the context's stands for; 0 where it stands for no image, and the memory itself is
-    /// handed over.
+    /// Bytes of the image that a buffer of the context's stands for; 0 where it stands for no image, and the
+    /// memory itself is handed over.
     pub image_bytes: u64,
     /// Bytes that the device copies out of an image and into it.
     pub copied: u64,
@@ -93,7 +96,8 @@ pub struct StageScope {
     pub access: u32,
 }
 
-/// A command buffer of the application's that commands are recorded into ([`QueueBackend::record_into`](super::QueueBackend::record_into)).
+/// A command buffer of the application's that commands are recorded into
+/// ([`QueueBackend::record_into`](super::QueueBackend::record_into)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignCommands {
     /// Its handle: a `VkCommandBuffer` that is being recorded.

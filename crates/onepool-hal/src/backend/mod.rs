@@ -204,8 +204,8 @@ pub struct DeviceInfo {
     pub uuid: String,
     /// Position among the devices of its driver.
     pub index: usize,
-    /// Position of the same hardware under a driver that is preferred to this one's. `None` where this is the one to take, and
-    /// where the API does not tell.
+    /// Position of the same hardware under a driver that is preferred to this one's. `None` where this is the
+    /// one to take, and where the API does not tell.
     pub same_as: Option<usize>,
     /// Why the device cannot be used, if it cannot.
     pub unusable: Option<String>,
@@ -275,8 +275,8 @@ pub struct ContextDesc {
     pub validation: bool,
     /// Threads of the CPU backend; 0 takes one for each core ([`onepool_core::memory::os::cores`]).
     pub threads: usize,
-    /// Folder of caches on disk, which hold code: it must belong to this user, and no one else may write to it, else it is not used, with a
-    /// warning. At most 512 MiB are kept there. `None` keeps nothing.
+    /// Folder of caches on disk, which hold code: it must belong to this user, and no one else may write to
+    /// it, else it is not used, with a warning. At most 512 MiB are kept there. `None` keeps nothing.
     pub cache_dir: Option<std::path::PathBuf>,
     /// How waiting is done.
     pub wait: WaitPolicy,
@@ -288,14 +288,15 @@ pub struct ContextDesc {
     pub robustness: Robustness,
 }
 
-/// Which kernels a Vulkan device keeps inside what is bound to them: a read beyond it gives zero and a write beyond it does
-/// nothing (`robustBufferAccess2`), or, where the driver has only `robustBufferAccess`, neither leaves the buffer that the argument is
-/// part of. Arrays of a kernel's own are not guarded. Other backends ignore this: a native function is safe Rust, and OpenCL has no
-/// such thing.
+/// Which kernels a Vulkan device keeps inside what is bound to them: a read beyond it gives zero and a write
+/// beyond it does nothing (`robustBufferAccess2`), or, where the driver has only `robustBufferAccess`,
+/// neither leaves the buffer that the argument is part of. Arrays of a kernel's own are not guarded. Other
+/// backends ignore this: a native function is safe Rust, and OpenCL has no such thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Robustness {
-    /// Kernels whose code is the caller's ([`crate::kernel::KernelSource::from_spirv`]), where the driver can tell kernels apart
-    /// (`VK_EXT_pipeline_robustness`); else none. The kernels that ship stay inside by themselves and pay nothing.
+    /// Kernels whose code is the caller's ([`crate::kernel::KernelSource::from_spirv`]), where the driver can
+    /// tell kernels apart (`VK_EXT_pipeline_robustness`); else none. The kernels that ship stay inside by
+    /// themselves and pay nothing.
     #[default]
     Callers,
     /// All kernels.

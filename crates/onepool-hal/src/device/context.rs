@@ -206,7 +206,8 @@ impl Context {
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`]: a null handle, a usage without `STORAGE_BUFFER`, a queue family that the device does not
-    /// have, a buffer that is imported already, a device that is no application's. [`DeviceError::Limit`] for a size that is too large.
+    /// have, a buffer that is imported already, a device that is no application's. [`DeviceError::Limit`] for
+    /// a size that is too large.
     pub unsafe fn import_buffer(
         &self,
         buffer: &ForeignBuffer,
@@ -240,13 +241,14 @@ impl Context {
         unsafe { self.import_foreign(&Foreign::Memory(*memory), access, release) }
     }
 
-    /// An image of the application's, as a buffer whose rows lie one after the other without padding. A run that uses the buffer
-    /// copies the image to it at its beginning and to the image at its end, as `access` says, with the transitions of
-    /// layout: with [`ReadWrite::Write`] all of the image is written, with zeros where the run writes nothing; with
-    /// [`ReadWrite::ReadWrite`] pixels that the run does not write stay. As [`Context::import_buffer`] else.
+    /// An image of the application's, as a buffer whose rows lie one after the other without padding. A run
+    /// that uses the buffer copies the image to it at its beginning and to the image at its end, as `access`
+    /// says, with the transitions of layout: with [`ReadWrite::Write`] all of the image is written, with
+    /// zeros where the run writes nothing; with [`ReadWrite::ReadWrite`] pixels that the run does not write
+    /// stay. As [`Context::import_buffer`] else.
     ///
-    /// A run that is cancelled or fails between its submissions gives nothing back: it leaves the image in any layout, and with
-    /// the family of the context.
+    /// A run that is cancelled or fails between its submissions gives nothing back: it leaves the image in
+    /// any layout, and with the family of the context.
     ///
     /// # Safety
     /// As [`Context::import_buffer`]; each run finds the image in its layout, or any run's where it is not read.
@@ -269,12 +271,13 @@ impl Context {
     /// drivers between runs, who wait for each other by semaphores or by the host.
     ///
     /// # Safety
-    /// The descriptor is of a dma-buf with the image as described, which lives until `release` is called. No one writes it while a
-    /// run uses it, and no one reads it while a run writes it.
+    /// The descriptor is of a dma-buf with the image as described, which lives until `release` is called. No
+    /// one writes it while a run uses it, and no one reads it while a run writes it.
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`]: a format, a modifier or planes that the device does not take, a device without
-    /// `VK_EXT_image_drm_format_modifier`; [`DeviceError::Limit`] for an image that leaves the dma-buf. A [`Refusal`] of the driver's.
+    /// `VK_EXT_image_drm_format_modifier`; [`DeviceError::Limit`] for an image that leaves the dma-buf. A
+    /// [`Refusal`] of the driver's.
     pub unsafe fn import_dma_buf_image(
         &self,
         image: &ForeignDmaBufImage,

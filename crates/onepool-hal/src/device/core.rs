@@ -1,7 +1,8 @@
 //! What everything of one context shares: the backend, the tables, and one lock.
 //!
-//! Lock order: `imports`, then `state`, then `dma_bufs` or the host view of a memory. Nothing that may destroy an object (a lease, a memory, a kernel,
-//! a prepared recording) is dropped under `state`, because its destruction takes the lock.
+//! Lock order: `imports`, then `state`, then `dma_bufs` or the host view of a memory. Nothing that may
+//! destroy an object (a lease, a memory, a kernel, a prepared recording) is dropped under `state`, because
+//! its destruction takes the lock.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -314,7 +315,7 @@ impl Core {
         self.backend.invalidate(ranges)
     }
 
-    /// Tells the kernel whose turn the dma-bufs among these are, each once.
+    /// Begins or ends accesses of the CPU to the dma-bufs among these, each once.
     fn sync_dma_bufs(&self, ranges: &[BufferRange], turn: Turn) -> Result<(), DeviceError> {
         let buffers = lock(&self.dma_bufs);
         if buffers.is_empty() {

@@ -74,8 +74,8 @@ impl Context {
         report.times.map_or(report.costs, |times| ImportCosts::of_runs(&times, shared, runs))
     }
 
-    /// The same as [`Context::import_costs`], with the times that it follows from. The first call measures: nothing is begun
-    /// after 50 ms, and what is under way then (the build of a kernel, one run of it) ends.
+    /// The same as [`Context::import_costs`], with the times that it follows from. The first call measures:
+    /// nothing is begun after 50 ms, and what is under way then (the build of a kernel, one run of it) ends.
     pub fn cost_report(&self) -> CostReport {
         let core = self.core();
         core.costs.get_or_init(|| report(self, &core.cost_source)).clone()

@@ -147,8 +147,8 @@ impl Buffer {
     /// guard makes the writes visible to whatever is submitted afterwards.
     ///
     /// # Errors
-    /// As [`Buffer::map_read`], also while a read guard holds bytes of it or an inlay reads them, and [`Problem::Access`] for
-    /// memory that was lent for reading only.
+    /// As [`Buffer::map_read`], also while a read guard holds bytes of it or an inlay reads them, and
+    /// [`Problem::Access`] for memory that was lent for reading only.
     pub fn map_write(&self) -> Result<HostWrite<'_>, Error> {
         let hold = self.hold("map_write", true)?;
         let region = match &self.lease.memory.region {

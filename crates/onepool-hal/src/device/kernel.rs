@@ -233,7 +233,7 @@ impl KernelInner {
     }
 }
 
-/// Whether an argument is what the kernel declares, else what that would be.
+/// Checks that an argument is of the kind that the kernel declares; the error names that kind.
 fn check_kind(binding: &BindingInfo, arg: &Arg) -> Result<(), &'static str> {
     let image = matches!(binding.kind, BindingKind::SampledImage | BindingKind::StorageImage);
     let Arg::Image(_, view, _) = arg else {

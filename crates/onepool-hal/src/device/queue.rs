@@ -143,7 +143,8 @@ impl Queue {
         self.prepare_checked(recording, cuts, false)
     }
 
-    /// As [`Queue::prepare_cut`], for a recording that may hold kernels of [`KernelSource::own`](crate::kernel::KernelSource::own).
+    /// As [`Queue::prepare_cut`], for a recording that may hold kernels of
+    /// [`KernelSource::own`](crate::kernel::KernelSource::own).
     ///
     /// # Safety
     /// With their parameters, specialization constants and grids those kernels do in this recording what
@@ -195,9 +196,9 @@ impl Queue {
     /// the application's owned regions are kept from the host, as long as the result lives.
     ///
     /// # Safety
-    /// As [`Queue::prepare_own`] and [`QueueBackend::record_into`]; the result lives until all submissions of the command buffer
-    /// have finished and none will come. They are on the device's queue in the order of the queue's other submissions, or
-    /// nothing else uses what the recording uses.
+    /// As [`Queue::prepare_own`] and [`QueueBackend::record_into`]; the result lives until all submissions of
+    /// the command buffer have finished and none will come. They are on the device's queue in the order of
+    /// the queue's other submissions, or nothing else uses what the recording uses.
     ///
     /// # Errors
     /// [`UsageError`]: a command that breaks a rule; timestamps; memory that is borrowed for a scope, and memory with a
@@ -316,7 +317,8 @@ impl Queue {
         self.submit_checked(recording, false)
     }
 
-    /// As [`Queue::submit`], for a recording that may hold kernels of [`KernelSource::own`](crate::kernel::KernelSource::own).
+    /// As [`Queue::submit`], for a recording that may hold kernels of
+    /// [`KernelSource::own`](crate::kernel::KernelSource::own).
     ///
     /// # Safety
     /// As [`Queue::prepare_own`].
@@ -512,8 +514,8 @@ impl Drop for QueueInner {
         let lane = state.queues.get_mut(self.index).and_then(Option::take);
         drop(state);
         if let Some(lane) = lane.filter(|lane| !lane.flights.is_empty()) {
-            // The device may still work on them: leaked memory is safe, freed memory is not. The queue, which would wait for
-            // them, is leaked too.
+            // The device may still work on them: leaked memory is safe, freed memory is not. The queue, which
+            // would wait for them, is leaked too.
             std::mem::forget(lane);
         }
     }

@@ -55,7 +55,8 @@ impl KernelSource {
     /// [`Queue::submit_own`](crate::device::Queue::submit_own); all others are refused.
     ///
     /// # Safety
-    /// The words are valid SPIR-V by Vulkan's rules, and `reflection` is what [`reflect`](fn@onepool_spirv::reflect) says of them.
+    /// The words are valid SPIR-V by Vulkan's rules, and `reflection` is what
+    /// [`reflect`](fn@onepool_spirv::reflect) says of them.
     pub unsafe fn own(
         name: impl Into<Cow<'static, str>>,
         words: Cow<'static, [u32]>,
@@ -73,18 +74,20 @@ impl KernelSource {
     /// A SPIR-V module of the caller's.
     ///
     /// # Safety
-    /// The module is valid SPIR-V by Vulkan's rules (`spirv-val --target-env vulkan1.1` finds no fault). In every dispatch of the kernel, whatever its arguments, parameters, specialization constants and grid are that the program
-    /// gives it, no invocation
-    /// - reads or writes a buffer or image outside of what is bound as that argument, or an array of its own outside of that array,
+    /// The module is valid SPIR-V by Vulkan's rules (`spirv-val --target-env vulkan1.1` finds no fault). In
+    /// every dispatch of the kernel, whatever its arguments, parameters, specialization constants and grid
+    /// are that the program gives it, no invocation
+    /// - reads or writes a buffer or image outside of what is bound as that argument, or an array of its own
+    ///   outside of that array,
     /// - writes an argument that is bound for reading,
     /// - reads a value that no one wrote, where what it then does depends on the value,
     /// - writes what another invocation reads or writes, but by atomic operations or across barriers,
     /// - runs without an end, or breaks another rule that Vulkan sets for shaders.
     ///
-    /// What this crate relies on is checked (structure, interface, sizes, types where it reads them); that is less than a validator does,
-    /// and what a module computes is not checked. A kernel that breaks the first rule may change memory of
-    /// the process near what it was given. [`crate::backend::Robustness`] tells what devices do against that; it does not
-    /// lift this duty.
+    /// What this crate relies on is checked (structure, interface, sizes, types where it reads them); that is
+    /// less than a validator does, and what a module computes is not checked. A kernel that breaks the first
+    /// rule may change memory of the process near what it was given. [`crate::backend::Robustness`] tells
+    /// what devices do against that; it does not lift this duty.
     ///
     /// # Errors
     /// [`SpirvError`] where the words are no module that may be handed to a driver.
@@ -112,8 +115,9 @@ impl KernelSource {
     /// The same kernel with OpenCL C in addition to its other forms.
     ///
     /// # Safety
-    /// What [`KernelSource::from_spirv`] asks of a module holds for the text: it is handed to the driver as it is. Its arguments are
-    /// those that the program gives it, in the order and of the types that the text declares.
+    /// What [`KernelSource::from_spirv`] asks of a module holds for the text: it is handed to the driver as
+    /// it is. Its arguments are those that the program gives it, in the order and of the types that the text
+    /// declares.
     pub unsafe fn with_opencl_c(mut self, source: impl Into<Cow<'static, str>>) -> Self {
         self.opencl_c = Some(source.into());
         self

@@ -115,8 +115,8 @@ pub enum CostSource {
     /// `preset`.
     #[default]
     Auto,
-    /// Measured when the device is first asked, where nothing is begun after 50 ms; kept by device and driver for the process, and in the cache
-    /// folder where there is one.
+    /// Measured when the device is first asked, where nothing is begun after 50 ms; kept by device and driver
+    /// for the process, and in the cache folder where there is one.
     Measured,
     /// [`ImportCosts::preset`].
     Preset,

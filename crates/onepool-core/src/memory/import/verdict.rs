@@ -210,8 +210,8 @@ impl DevicePolicy {
     }
 }
 
-/// From this many bytes on a device with memory of its own copies at once what its kernels write in pieces: the copy starts in
-/// about the time that such writes of so many bytes take.
+/// From this many bytes on a device with memory of its own copies at once what its kernels write in pieces:
+/// the copy starts in about the time that such writes of so many bytes take.
 const MANY_PIECES: u64 = 64 << 10;
 
 /// One tensor's memory and what the plan does with it.

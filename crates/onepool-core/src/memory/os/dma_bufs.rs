@@ -1,4 +1,4 @@
-//! What a system does to make dma-bufs, and whose turn it is on their pages.
+//! How a system makes dma-bufs, and begins and ends accesses of the CPU to their pages.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub trait DmaBufSystem: fmt::Debug + Send + Sync {
     /// The system has no such facility, does not let this process use it, or refuses the size.
     fn create(&self, file: &Descriptor, bytes: u64) -> Result<Descriptor, OsError>;
 
-    /// Tells whose turn it is.
+    /// Begins or ends an access by the CPU (`DMA_BUF_IOCTL_SYNC`).
     ///
     /// # Errors
     /// What the system says.

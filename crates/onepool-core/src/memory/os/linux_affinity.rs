@@ -20,8 +20,8 @@ pub struct ThreadAffinity {
 }
 
 impl ThreadAffinity {
-    /// The calling thread's. `None` where threads are kept off no processor: on other systems than Linux, and on machines with
-    /// more processors than its calls have room for.
+    /// The calling thread's. `None` where threads are kept off no processor: on other systems than Linux, and
+    /// on machines with more processors than its calls have room for.
     pub fn current() -> Option<ThreadAffinity> {
         let given = sched_getaffinity(None).ok()?;
         Some(ThreadAffinity { thread: gettid(), given, own: Mutex::new(given) })

@@ -112,7 +112,7 @@ fn who_waits_computes_what_no_one_has_begun() {
     }
 }
 
-/// Several threads submit and wait, so that what one computes is followed by what the worker must.
+/// Several threads submit and wait, so that runs on the caller's thread alternate with runs on the worker.
 #[test]
 fn submissions_of_several_threads_are_all_computed_in_order() {
     let fixture = Fixture::new(2, WaitPolicy::default());

@@ -7,7 +7,7 @@ use crate::recording::{BufferRange, Recording};
 use onepool_core::memory::coherency::{Access, Barrier};
 use onepool_core::memory::image::{Filter, ImageDesc, ImageView};
 
-/// What a layout transition waits for and what waits for it.
+/// The barrier of a layout transition.
 const TRANSITION: Barrier = Barrier { src: Access::DEVICE, dst: Access::DEVICE };
 
 impl World {

@@ -19,17 +19,19 @@
 //!   non-coherent memory, has invalidated the bytes. Until then it finds poison in them once the
 //!   submission that wrote them is over.
 //! * *Unwritten memory* (Device Memory) holds poison: all bits one, which is NaN in every float format.
-//! * *Allocations* lie in the memory type that the device's [`MemoryModel`](onepool_core::memory::model::MemoryModel) chooses
-//!   for their placement: mapped, cached and coherent as that type is, charged to its heap.
-//! * *Imports* (`VK_EXT_external_memory_host`) are taken or refused as the kernel of the device's [`DriverProfile`] does, with
-//!   its codes; no page twice. They lie in the best type that the driver grants and are charged to its heap.
+//! * *Allocations* lie in the memory type that the device's
+//!   [`MemoryModel`](onepool_core::memory::model::MemoryModel) chooses for their placement: mapped, cached
+//!   and coherent as that type is, charged to its heap.
+//! * *Imports* (`VK_EXT_external_memory_host`) are taken or refused as the kernel of the device's
+//!   [`DriverProfile`] does, with its codes; no page twice. They lie in the best type that the driver grants
+//!   and are charged to its heap.
 //! * *Too much* is found where the profile says so: at the next submission, which loses the device, or where the
 //!   memory is asked for. What is too much its heaps say, or the kernel's own sizes where the profile has them: the
 //!   kernel puts imports in the host's memory that it maps, and all else there too once what was set aside is full.
 //!
-//! A device plays a [`DriverProfile`]: `coherent`, `noncoherent` and `discrete` are made up and as strict as the rules allow,
-//! the others are recorded drivers. Not played are what kernels can do (they are native functions) and the count of
-//! allocations.
+//! A device plays a [`DriverProfile`]: `coherent`, `noncoherent` and `discrete` are made up and as strict as
+//! the rules allow, the others are recorded drivers. Not played are what kernels can do (they are native
+//! functions) and the count of allocations.
 //!
 //! Hazards, breaches of alignment and the destruction of what is in use are collected and given by
 //! [`validation_messages`](super::ContextBackend::validation_messages): a test asserts that there are none.
