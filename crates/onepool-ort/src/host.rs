@@ -360,6 +360,19 @@ unsafe fn slice<'a>(data: *const c_void, bytes: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(data.cast(), bytes) }
 }
 
+/// A list of an object's, by the functions that give its length and its entries.
+macro_rules! list {
+    ($of:ident.$count:ident, $fill:ident) => {
+        $of.host.list(
+            null(),
+            // SAFETY: see the module.
+            |n: *mut usize| unsafe { $of.host.api.$count($of.of, n) },
+            // SAFETY: the list has that length.
+            |to, n| unsafe { $of.host.api.$fill($of.of, to, n) },
+        )
+    };
+}
+
 impl<'a> Graph<'a> {
     /// Whether a node holds it.
     pub(crate) fn is_body(&self) -> Result<bool, Failure> {
@@ -370,12 +383,7 @@ impl<'a> Graph<'a> {
     }
 
     pub(crate) fn nodes(&self) -> Result<Vec<Node<'a>>, Failure> {
-        let api = self.host.api;
-        // SAFETY: see the module.
-        let count = |n: *mut usize| unsafe { api.Graph_GetNumNodes(self.of, n) };
-        // SAFETY: the list has that length.
-        let fill = |to, n| unsafe { api.Graph_GetNodes(self.of, to, n) };
-        let all = self.host.list(null(), count, fill)?;
+        let all = list!(self.Graph_GetNumNodes, Graph_GetNodes)?;
         // SAFETY: see the module.
         Ok(all.into_iter().map(|node| unsafe { Node::new(self.host, node) }).collect())
     }
@@ -387,32 +395,17 @@ impl<'a> Graph<'a> {
     }
 
     pub(crate) fn inputs(&self) -> Result<Vec<Value<'a>>, Failure> {
-        let api = self.host.api;
-        // SAFETY: see the module.
-        let count = |n: *mut usize| unsafe { api.Graph_GetNumInputs(self.of, n) };
-        // SAFETY: the list has that length.
-        let fill = |to, n| unsafe { api.Graph_GetInputs(self.of, to, n) };
-        let all = self.host.list(null(), count, fill)?;
+        let all = list!(self.Graph_GetNumInputs, Graph_GetInputs)?;
         Ok(self.values(all))
     }
 
     pub(crate) fn outputs(&self) -> Result<Vec<Value<'a>>, Failure> {
-        let api = self.host.api;
-        // SAFETY: see the module.
-        let count = |n: *mut usize| unsafe { api.Graph_GetNumOutputs(self.of, n) };
-        // SAFETY: the list has that length.
-        let fill = |to, n| unsafe { api.Graph_GetOutputs(self.of, to, n) };
-        let all = self.host.list(null(), count, fill)?;
+        let all = list!(self.Graph_GetNumOutputs, Graph_GetOutputs)?;
         Ok(self.values(all))
     }
 
     pub(crate) fn initializers(&self) -> Result<Vec<Value<'a>>, Failure> {
-        let api = self.host.api;
-        // SAFETY: see the module.
-        let count = |n: *mut usize| unsafe { api.Graph_GetNumInitializers(self.of, n) };
-        // SAFETY: the list has that length.
-        let fill = |to, n| unsafe { api.Graph_GetInitializers(self.of, to, n) };
-        let all = self.host.list(null(), count, fill)?;
+        let all = list!(self.Graph_GetNumInitializers, Graph_GetInitializers)?;
         Ok(self.values(all))
     }
 
@@ -466,34 +459,19 @@ impl<'a> Node<'a> {
 
     /// `None` for one that is left out.
     pub(crate) fn inputs(&self) -> Result<Vec<Option<Value<'a>>>, Failure> {
-        let api = self.host.api;
-        // SAFETY: see the module.
-        let count = |n: *mut usize| unsafe { api.Node_GetNumInputs(self.of, n) };
-        // SAFETY: the list has that length.
-        let fill = |to, n| unsafe { api.Node_GetInputs(self.of, to, n) };
-        let all = self.host.list(null(), count, fill)?;
+        let all = list!(self.Node_GetNumInputs, Node_GetInputs)?;
         Ok(self.optional(all))
     }
 
     /// `None` for one that no one wants.
     pub(crate) fn outputs(&self) -> Result<Vec<Option<Value<'a>>>, Failure> {
-        let api = self.host.api;
-        // SAFETY: see the module.
-        let count = |n: *mut usize| unsafe { api.Node_GetNumOutputs(self.of, n) };
-        // SAFETY: the list has that length.
-        let fill = |to, n| unsafe { api.Node_GetOutputs(self.of, to, n) };
-        let all = self.host.list(null(), count, fill)?;
+        let all = list!(self.Node_GetNumOutputs, Node_GetOutputs)?;
         Ok(self.optional(all))
     }
 
     /// What its graphs read of the graph around them.
     pub(crate) fn implicit_inputs(&self) -> Result<Vec<Value<'a>>, Failure> {
-        let api = self.host.api;
-        // SAFETY: see the module.
-        let count = |n: *mut usize| unsafe { api.Node_GetNumImplicitInputs(self.of, n) };
-        // SAFETY: the list has that length.
-        let fill = |to, n| unsafe { api.Node_GetImplicitInputs(self.of, to, n) };
-        let all = self.host.list(null(), count, fill)?;
+        let all = list!(self.Node_GetNumImplicitInputs, Node_GetImplicitInputs)?;
         Ok(self.optional(all).into_iter().flatten().collect())
     }
 

@@ -6,7 +6,7 @@ mod decoder;
 mod image;
 mod sparse;
 
-use super::attribute::{float_attr, int_attr, ints_attr, text_attr};
+use super::attribute::{float_attr, int_attr, ints_attr};
 use super::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, data_type};
 use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
 
