@@ -85,11 +85,7 @@ fn batch_of(batch: Handle) -> Result<Arc<BatchObject>, Failure> {
     }
 }
 
-/// `onepool_batch_open` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_open(
     generator: Handle,
     opts: In<BatchOptionsC>,
@@ -116,17 +112,12 @@ pub unsafe extern "C" fn onepool_batch_open(
     })
 }
 
-/// `onepool_batch_free` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_batch_free(batch: Handle) -> Status {
     free::<BatchObject>(batch, "batch")
 }
 
-/// `onepool_batch_add` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_add(
     batch: Handle,
     opts: In<TextOptions>,
@@ -146,11 +137,7 @@ pub unsafe extern "C" fn onepool_batch_add(
     })
 }
 
-/// `onepool_batch_fork` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_fork(
     batch: Handle,
     of: u64,
@@ -171,11 +158,7 @@ pub unsafe extern "C" fn onepool_batch_fork(
     })
 }
 
-/// `onepool_batch_save` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_save(batch: Handle, text: u64, path: Text) -> Status {
     guard(|| {
         let path = path.required("path")?;
@@ -184,11 +167,7 @@ pub unsafe extern "C" fn onepool_batch_save(batch: Handle, text: u64, path: Text
     })
 }
 
-/// `onepool_batch_restore` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_restore(batch: Handle, path: Text, tokens: Out<usize>) -> Status {
     guard(|| {
         let place = tokens.place("tokens")?;
@@ -199,11 +178,7 @@ pub unsafe extern "C" fn onepool_batch_restore(batch: Handle, path: Text, tokens
     })
 }
 
-/// `onepool_batch_step` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_step(
     batch: Handle,
     texts: Room<u64>,
@@ -240,11 +215,7 @@ pub unsafe extern "C" fn onepool_batch_step(
     })
 }
 
-/// `onepool_batch_is_idle` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_is_idle(batch: Handle, idle: Out<u32>) -> Status {
     guard(|| {
         let place = idle.place("idle")?;
@@ -255,11 +226,7 @@ pub unsafe extern "C" fn onepool_batch_is_idle(batch: Handle, idle: Out<u32>) ->
     })
 }
 
-/// `onepool_batch_get_counts` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_get_counts(batch: Handle, counts: Out<BatchCountsC>) -> Status {
     guard(|| {
         let (place, struct_size) = counts.room("counts")?;

@@ -109,11 +109,7 @@ fn with(
     })
 }
 
-/// `onepool_binding_create` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_create(
     session: Handle,
     inputs: In<Memory>,
@@ -164,7 +160,6 @@ fn check_planned(
     Ok(())
 }
 
-/// `onepool_binding_free` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_binding_free(binding: Handle) -> Status {
     guard(|| {
@@ -194,29 +189,17 @@ fn rebind(binding: Handle, memory: In<Memory>, side: Side) -> Status {
     })
 }
 
-/// `onepool_binding_rebind_input` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_rebind_input(binding: Handle, memory: In<Memory>) -> Status {
     rebind(binding, memory, Side::Input)
 }
 
-/// `onepool_binding_rebind_output` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_rebind_output(binding: Handle, memory: In<Memory>) -> Status {
     rebind(binding, memory, Side::Output)
 }
 
-/// `onepool_binding_set_input` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_set_input(binding: Handle, value: In<Memory>) -> Status {
     with(binding, |binding, session| {
         let value = value.required("value")?;
@@ -262,11 +245,7 @@ fn info(binding: Handle, name: Text, info: Out<TensorInfoC>, side: Side) -> Stat
     })
 }
 
-/// `onepool_binding_input_info` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_input_info(
     binding: Handle,
     name: Text,
@@ -275,11 +254,7 @@ pub unsafe extern "C" fn onepool_binding_input_info(
     info(binding, name, tensor, Side::Input)
 }
 
-/// `onepool_binding_output_info` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_output_info(
     binding: Handle,
     name: Text,
@@ -288,11 +263,7 @@ pub unsafe extern "C" fn onepool_binding_output_info(
     info(binding, name, tensor, Side::Output)
 }
 
-/// `onepool_binding_get_output` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_get_output(
     binding: Handle,
     name: Text,
@@ -316,11 +287,7 @@ pub unsafe extern "C" fn onepool_binding_get_output(
     })
 }
 
-/// `onepool_binding_map_input` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_map_input(binding: Handle, name: Text, view: Out<Handle>) -> Status {
     with(binding, |binding, _| {
         let place = view.place("view")?;
@@ -330,11 +297,7 @@ pub unsafe extern "C" fn onepool_binding_map_input(binding: Handle, name: Text, 
     })
 }
 
-/// `onepool_binding_map_output` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_map_output(
     binding: Handle,
     name: Text,
@@ -348,11 +311,7 @@ pub unsafe extern "C" fn onepool_binding_map_output(
     })
 }
 
-/// `onepool_binding_output_dlpack` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_output_dlpack(
     binding: Handle,
     name: Text,
@@ -374,11 +333,7 @@ pub unsafe extern "C" fn onepool_binding_output_dlpack(
     })
 }
 
-/// `onepool_binding_verdicts` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_verdicts(binding: Handle, verdicts: Out<Handle>) -> Status {
     with(binding, |binding, _| {
         let place = verdicts.place("verdicts")?;
@@ -387,11 +342,7 @@ pub unsafe extern "C" fn onepool_binding_verdicts(binding: Handle, verdicts: Out
     })
 }
 
-/// `onepool_binding_run` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_run(binding: Handle, opts: In<RunOptions>) -> Status {
     with(binding, |binding, _| match options(opts)? {
         Some((options, _)) => Ok(binding.run_with(&options)?),

@@ -38,11 +38,7 @@ pub(crate) fn token(cancel: Handle, argument: &str) -> Result<Option<CancelToken
     if cancel.is_null() { Ok(None) } else { Ok(Some(cancel.get::<Cancel>(argument)?.0.clone())) }
 }
 
-/// `onepool_cancel_create` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_cancel_create(cancel: Out<Handle>) -> Status {
     guard(|| {
         publish(Cancel(CancelToken::new()), cancel.place("cancel")?);
@@ -50,7 +46,6 @@ pub unsafe extern "C" fn onepool_cancel_create(cancel: Out<Handle>) -> Status {
     })
 }
 
-/// `onepool_cancel_trigger` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_cancel_trigger(cancel: Handle) -> Status {
     guard(|| {
@@ -59,7 +54,6 @@ pub extern "C" fn onepool_cancel_trigger(cancel: Handle) -> Status {
     })
 }
 
-/// `onepool_cancel_free` of the header.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_cancel_free(cancel: Handle) -> Status {
     free::<Cancel>(cancel, "cancel")

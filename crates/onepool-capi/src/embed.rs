@@ -39,11 +39,7 @@ impl Object for EmbedderObject {
     const KIND: &'static str = "onepool_embedder";
 }
 
-/// `onepool_embedder_open` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_embedder_open(
     path: Text,
     opts: In<SessionOptions>,
@@ -59,17 +55,12 @@ pub unsafe extern "C" fn onepool_embedder_open(
     })
 }
 
-/// `onepool_embedder_free` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_embedder_free(embedder: Handle) -> Status {
     free::<EmbedderObject>(embedder, "embedder")
 }
 
-/// `onepool_embed` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_embed(
     embedder: Handle,
     texts: In<Text>,

@@ -216,11 +216,7 @@ fn pages_of(given: &GeneratorOptions) -> Result<Option<Pages>, Failure> {
     Ok(Some(Pages::New(PageOptions { pages: given.pages, rows, region })))
 }
 
-/// `onepool_generator_open` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_open(
     path: Text,
     session: In<SessionOptions>,
@@ -252,17 +248,12 @@ pub unsafe extern "C" fn onepool_generator_open(
     })
 }
 
-/// `onepool_generator_free` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_generator_free(generator: Handle) -> Status {
     free::<GeneratorObject>(generator, "generator")
 }
 
-/// `onepool_generator_context` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_context(generator: Handle, tokens: Out<usize>) -> Status {
     guard(|| {
         let place = tokens.place("tokens")?;
@@ -271,11 +262,7 @@ pub unsafe extern "C" fn onepool_generator_context(generator: Handle, tokens: Ou
     })
 }
 
-/// `onepool_generator_page_counts` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_page_counts(
     generator: Handle,
     counts: Out<PageCountsC>,
@@ -303,7 +290,6 @@ pub unsafe extern "C" fn onepool_generator_page_counts(
     })
 }
 
-/// `onepool_generator_clear_pages` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_generator_clear_pages(generator: Handle) -> Status {
     guard(|| {
@@ -312,11 +298,7 @@ pub extern "C" fn onepool_generator_clear_pages(generator: Handle) -> Status {
     })
 }
 
-/// `onepool_generator_tokens` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_tokens(
     generator: Handle,
     opts: In<TextOptions>,
@@ -336,11 +318,7 @@ pub unsafe extern "C" fn onepool_generator_tokens(
     })
 }
 
-/// `onepool_generator_save` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_save(generator: Handle, path: Text) -> Status {
     guard(|| {
         let object = generator.get::<GeneratorObject>("generator")?;
@@ -349,11 +327,7 @@ pub unsafe extern "C" fn onepool_generator_save(generator: Handle, path: Text) -
     })
 }
 
-/// `onepool_generator_restore` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_restore(
     generator: Handle,
     path: Text,
@@ -368,11 +342,7 @@ pub unsafe extern "C" fn onepool_generator_restore(
     })
 }
 
-/// `onepool_generate` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generate(
     generator: Handle,
     opts: In<TextOptions>,

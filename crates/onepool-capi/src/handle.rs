@@ -92,7 +92,7 @@ pub(crate) fn free<T: Object>(handle: Handle, argument: &str) -> Status {
 ///
 /// # Safety
 /// `count` is as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_live_handles(count: Out<usize>) -> Status {
     guard(|| {
         let count = count.place("count")?;

@@ -3,10 +3,13 @@
 //! Each function translates its arguments, calls the Rust interface and translates the result. A handle is a number that a
 //! table knows ([`mod@handle`]), so one that is null, freed or of another kind is an error. A panic becomes a status.
 //!
-//! The functions are `unsafe` to call from Rust: pointers that the table does not know are what `onepool.h` says of them.
-//! The types of [`arg`] stand for such pointers.
+//! # Safety
+//!
+//! The exported functions are `unsafe` to call from Rust: their arguments are as `onepool.h` says, pointers that the
+//! table does not know above all. The types of [`arg`] stand for such pointers.
 
 #![allow(unsafe_code, reason = "pointers of C come in here")]
+#![allow(missing_docs, clippy::missing_safety_doc, reason = "the header documents each function")]
 
 pub mod arg;
 pub mod batch;

@@ -89,11 +89,7 @@ impl View {
     }
 }
 
-/// `onepool_region_create` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_region_create(bytes: usize, region: Out<Handle>) -> Status {
     guard(|| {
         let place = region.place("region")?;
@@ -102,17 +98,12 @@ pub unsafe extern "C" fn onepool_region_create(bytes: usize, region: Out<Handle>
     })
 }
 
-/// `onepool_region_free` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_region_free(region: Handle) -> Status {
     free::<RegionObject>(region, "region")
 }
 
-/// `onepool_region_bytes` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_region_bytes(region: Handle, bytes: Out<usize>) -> Status {
     guard(|| {
         let place = bytes.place("bytes")?;
@@ -121,11 +112,7 @@ pub unsafe extern "C" fn onepool_region_bytes(region: Handle, bytes: Out<usize>)
     })
 }
 
-/// `onepool_region_map` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_region_map(
     region: Handle,
     offset: usize,
@@ -148,11 +135,7 @@ pub unsafe extern "C" fn onepool_region_map(
     })
 }
 
-/// `onepool_view_data` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_view_data(
     view: Handle,
     data: Out<*mut c_void>,
@@ -167,7 +150,6 @@ pub unsafe extern "C" fn onepool_view_data(
     })
 }
 
-/// `onepool_view_free` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_view_free(view: Handle) -> Status {
     free::<View>(view, "view")

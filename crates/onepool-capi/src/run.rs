@@ -83,11 +83,7 @@ impl Progress {
     }
 }
 
-/// `onepool_binding_start` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_start(
     binding: Handle,
     opts: In<RunOptions>,
@@ -136,7 +132,6 @@ pub unsafe extern "C" fn onepool_binding_start(
     })
 }
 
-/// `onepool_run_wait` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_run_wait(run: Handle, time_limit_ns: u64) -> Status {
     guard(|| {
@@ -145,7 +140,6 @@ pub extern "C" fn onepool_run_wait(run: Handle, time_limit_ns: u64) -> Status {
     })
 }
 
-/// `onepool_run_cancel` of the header.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_run_cancel(run: Handle) -> Status {
     guard(|| {
@@ -154,7 +148,6 @@ pub extern "C" fn onepool_run_cancel(run: Handle) -> Status {
     })
 }
 
-/// `onepool_run_free` of the header.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_run_free(run: Handle) -> Status {
     free::<Run>(run, "run")

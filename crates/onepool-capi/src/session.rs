@@ -101,11 +101,7 @@ pub(crate) fn with_options(
     Ok(builder.strict(flag(options.strict, "options.strict")?).fallback(fallback))
 }
 
-/// `onepool_session_open` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_open(
     path: Text,
     opts: In<SessionOptions>,
@@ -119,11 +115,7 @@ pub unsafe extern "C" fn onepool_session_open(
     })
 }
 
-/// `onepool_session_load` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_load(
     data: *const c_void,
     bytes: usize,
@@ -149,7 +141,6 @@ pub unsafe extern "C" fn onepool_session_load(
     })
 }
 
-/// `onepool_session_free` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_session_free(session: Handle) -> Status {
     free::<SessionObject>(session, "session")
@@ -178,56 +169,32 @@ pub(crate) fn outside(index: usize, count: usize) -> Failure {
     Failure::argument("index", format!("is {index}, and there are {count}"))
 }
 
-/// `onepool_session_input_count` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_input_count(session: Handle, inputs: Out<usize>) -> Status {
     count(session, inputs, |session| session.inputs.len())
 }
 
-/// `onepool_session_output_count` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_output_count(session: Handle, outputs: Out<usize>) -> Status {
     count(session, outputs, |session| session.outputs.len())
 }
 
-/// `onepool_session_device_count` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_device_count(session: Handle, devices: Out<usize>) -> Status {
     count(session, devices, |session| session.devices.len())
 }
 
-/// `onepool_session_input` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_input(session: Handle, index: usize, info: Out<IoInfo>) -> Status {
     io(session, Side::Input, index, info)
 }
 
-/// `onepool_session_output` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_output(session: Handle, index: usize, info: Out<IoInfo>) -> Status {
     io(session, Side::Output, index, info)
 }
 
-/// `onepool_session_device` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_device(
     session: Handle,
     index: usize,
@@ -242,11 +209,7 @@ pub unsafe extern "C" fn onepool_session_device(
     })
 }
 
-/// `onepool_session_plan_output` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_plan_output(
     session: Handle,
     inputs: In<Memory>,

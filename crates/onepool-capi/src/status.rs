@@ -203,20 +203,17 @@ pub(crate) fn caught<R>(work: impl FnOnce() -> Result<R, Failure>) -> Result<R, 
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(Failure::panicked(panic)))
 }
 
-/// `onepool_last_error` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// `onepool_status_name` of the header.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_status_name(status: u32) -> *const c_char {
     let known = Status::ALL.iter().find(|(known, _)| *known as u32 == status);
     known.map_or(std::ptr::null(), |(_, name)| name.as_ptr())
 }
 
-/// `onepool_version` of the header.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

@@ -271,7 +271,6 @@ pub struct RunOptions {
 // SAFETY: as above.
 unsafe impl Structure for RunOptions {}
 
-/// `onepool_dtype_name` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_dtype_name(dtype: u32) -> *const c_char {
     const NAMES: [&CStr; 24] = [
@@ -303,7 +302,6 @@ pub extern "C" fn onepool_dtype_name(dtype: u32) -> *const c_char {
     NAMES.get(dtype as usize).map_or(std::ptr::null(), |name| name.as_ptr())
 }
 
-/// `onepool_dtype_bytes` of the header.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_dtype_bytes(dtype: u32) -> usize {
     DTYPES.iter().find(|(number, ..)| *number == dtype).map_or(0, |(.., dtype)| dtype.bytes())

@@ -66,11 +66,7 @@ impl Entry {
     }
 }
 
-/// `onepool_verdicts_count` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_verdicts_count(verdicts: Handle, count: Out<usize>) -> Status {
     guard(|| {
         let place = count.place("count")?;
@@ -79,11 +75,7 @@ pub unsafe extern "C" fn onepool_verdicts_count(verdicts: Handle, count: Out<usi
     })
 }
 
-/// `onepool_verdicts_get` of the header.
-///
-/// # Safety
-/// The arguments are as the header says.
-#[unsafe(no_mangle)]
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_verdicts_get(
     verdicts: Handle,
     index: usize,
@@ -98,7 +90,6 @@ pub unsafe extern "C" fn onepool_verdicts_get(
     })
 }
 
-/// `onepool_verdicts_free` of the header.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_verdicts_free(verdicts: Handle) -> Status {
     free::<Verdicts>(verdicts, "verdicts")
