@@ -8,10 +8,6 @@ use onepool::shape::Shape;
 
 /// Assigns the texts of an option to inputs or outputs by name; one without `NAME=` goes to the only
 /// one there is.
-///
-/// # Errors
-/// [`SessionError::Unknown`] with the names there are; [`CliError::Usage`] for a name that is given twice,
-/// or missing where there are several.
 pub(super) fn by_name<'a>(
     option: &str,
     what: &'static str,
@@ -66,9 +62,6 @@ pub(super) fn described(io: &IoInfo) -> String {
 }
 
 /// A shape as `1,3,224,224` or `1x3x224x224`; nothing for a scalar.
-///
-/// # Errors
-/// What is wrong, in words.
 pub(super) fn shape(text: &str) -> Result<Shape, CliError> {
     let text = text.trim().trim_start_matches('[').trim_end_matches(']');
     let bad = |part: &str| CliError::usage(format!("{part:?} is no size: shapes are given as 1,3,224,224"));

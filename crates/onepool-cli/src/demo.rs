@@ -141,10 +141,6 @@ struct Report {
     verdicts: Vec<Verdict>,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let [width, height] = [args.size.0, args.size.1].map(|n| n.next_multiple_of(Filter::MULTIPLE));
     let context = device(args)?;

@@ -64,10 +64,6 @@ struct Report {
     unavailable: Vec<Unavailable>,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError::Usage`] for an API that does not exist, [`CliError::Stdout`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let registry = Registry::with_defaults();
     let chosen = registry.default_device().ok();

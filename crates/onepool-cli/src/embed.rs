@@ -60,10 +60,6 @@ struct Text {
     vector: Vec<f32>,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let common = Common::new();
     vectors(args, &common, out).map_err(|e| args.session.ended(&common, e))

@@ -134,9 +134,6 @@ impl Times {
 }
 
 /// Prints how every tensor reaches the devices: those that are bound, and inputs `by_value`.
-///
-/// # Errors
-/// [`CliError::Stdout`].
 pub(super) fn verdicts<'a>(
     verdicts: impl Iterator<Item = &'a Verdict>,
     by_value: &[ByValue],
@@ -187,9 +184,6 @@ pub(super) fn copied<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> String 
 }
 
 /// Prints a plan: nodes and where they run, memory, barriers; with `commands` every command too.
-///
-/// # Errors
-/// [`CliError::Stdout`].
 pub(super) fn plan(
     plan: &Plan,
     devices: &[String],
@@ -262,9 +256,6 @@ fn tuned(report: &PlanReport, out: &mut Output) -> Result<(), CliError> {
 }
 
 /// Prints the sums of a plan.
-///
-/// # Errors
-/// [`CliError::Stdout`].
 pub(super) fn summary(plan: &Plan, devices: &[String], out: &mut Output) -> Result<(), CliError> {
     let device = |d: u32| devices.get(d as usize).cloned().unwrap_or_else(|| d.to_string());
     let report = &plan.report;

@@ -124,9 +124,6 @@ impl Common {
 
 impl SessionArgs {
     /// A session of the folder's graph.
-    ///
-    /// # Errors
-    /// [`CliError`].
     pub(super) fn open(
         &self,
         folder: &ModelFolder,
@@ -137,9 +134,6 @@ impl SessionArgs {
     }
 
     /// A session of the graph in the file `path`, which `builder` makes.
-    ///
-    /// # Errors
-    /// [`CliError`].
     pub(super) fn open_graph(
         &self,
         builder: SessionBuilder,
@@ -242,9 +236,6 @@ enum Choice {
 
 impl SamplingArgs {
     /// Reads a model's folder, or a GGUF file.
-    ///
-    /// # Errors
-    /// [`CliError`].
     pub(super) fn open(&self, model: &Path) -> Result<ModelFolder, CliError> {
         let folder = match &self.variant {
             Some(variant) => ModelFolder::open_variant(model, variant)?,
@@ -405,10 +396,6 @@ impl Text {
     }
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let common = Common::new();
     texts(args, &common, out).map_err(|e| args.session.ended(&common, e))
@@ -528,9 +515,6 @@ fn texts(args: &Args, common: &Common, out: &mut Output) -> Result<ExitCode, Cli
 }
 
 /// Texts of options, then those of a file with one in each line, or of standard input where the file is `-`.
-///
-/// # Errors
-/// [`CliError`] for a file that cannot be read, and for no text at all.
 pub(super) fn given(options: &[String], file: Option<&PathBuf>) -> Result<Vec<String>, CliError> {
     let mut given = options.to_vec();
     let Some(path) = file else { return Ok(given) };
@@ -640,9 +624,6 @@ fn together(
 }
 
 /// The messages of a chat: those of a line of a file that has them in JSON, else `text` of the user.
-///
-/// # Errors
-/// [`CliError::Usage`] for a line that begins as a list of messages and is none.
 fn messages(args: &Args, text: &str, is_line: bool) -> Result<Vec<Message>, CliError> {
     let system = args.system.iter().map(|system| Message::new("system", system));
     let is_list = is_line && args.chat && text.trim_start().starts_with("[{");
@@ -656,9 +637,6 @@ fn messages(args: &Args, text: &str, is_line: bool) -> Result<Vec<Message>, CliE
 }
 
 /// What the chat template is given besides the messages.
-///
-/// # Errors
-/// [`CliError`] for files that cannot be read, and what is no JSON.
 fn template_args(args: &Args) -> Result<TemplateArgs, CliError> {
     let mut all = TemplateArgs::default();
     if let Some(path) = &args.tools {
@@ -676,9 +654,6 @@ fn template_args(args: &Args) -> Result<TemplateArgs, CliError> {
 }
 
 /// Whether a conversation can be written to `path` once there is one.
-///
-/// # Errors
-/// [`CliError`].
 fn check_cache(folder: &ModelFolder, path: &Path) -> Result<(), CliError> {
     if folder.encoder().is_some() {
         return Err(CliError::Unsupported("--prompt-cache of a model with an encoder".to_owned()));

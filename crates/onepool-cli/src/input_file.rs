@@ -8,9 +8,6 @@ use super::error::CliError;
 use onepool_core::files;
 
 /// Reads a whole file. A pipe or a device, which may never end, is refused.
-///
-/// # Errors
-/// [`CliError::File`], [`CliError::Content`].
 pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::new();
     open(path)?.read_to_end(&mut bytes).map_err(|e| CliError::file("read", path, e))?;
@@ -18,9 +15,6 @@ pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
 }
 
 /// Reads a JSON file.
-///
-/// # Errors
-/// [`CliError::File`], [`CliError::Content`].
 pub(super) fn read_json<T: for<'de> serde::Deserialize<'de>>(path: &Path) -> Result<T, CliError> {
     let text = read_bytes(path)?;
     serde_json::from_slice(&text).map_err(|e| CliError::content(path, e.to_string()))

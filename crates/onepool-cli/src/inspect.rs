@@ -61,11 +61,6 @@ struct Report<'a> {
     passes: Option<&'a [PassReport]>,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError::Library`] for a file that is no model and, after what there is to show, for a model that cannot be loaded
-/// or planned; [`CliError::Usage`] for shapes that do not fit. Sizes that are not given are no error.
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let options = PlanOptions { passes: args.passes.selection()?, ..PlanOptions::default() };
     let summary = loader::summarize(&args.source.model, args.source.params.as_deref())?;

@@ -27,9 +27,6 @@ pub(super) struct Header {
 
 impl Header {
     /// Reads the header; the reader is left at the data.
-    ///
-    /// # Errors
-    /// What is wrong, in words.
     pub(super) fn read(r: &mut impl Read) -> Result<Header, String> {
         let mut start = [0u8; 8];
         read_exact(r, &mut start)?;
@@ -60,9 +57,6 @@ impl Header {
     }
 
     /// Writes a header for row-major little-endian data of `info`.
-    ///
-    /// # Errors
-    /// What the writer returns.
     pub(super) fn write(w: &mut impl Write, info: &TensorInfo) -> io::Result<()> {
         let sizes: Vec<String> = info.shape.iter().map(|d| format!("{d},")).collect();
         let mut text = format!(

@@ -26,9 +26,6 @@ pub(super) struct CacheArgs {
 
 impl CacheArgs {
     /// The folder that is asked for, which is made if it is not there.
-    ///
-    /// # Errors
-    /// [`CliError::Cache`] for one that may not be used.
     pub(super) fn folder(&self) -> Result<Option<PathBuf>, CliError> {
         let named = || std::env::var_os(CACHE_VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
         let folder = self.cache.clone().or_else(named);
@@ -39,18 +36,12 @@ impl CacheArgs {
     }
 
     /// How contexts are opened that use it.
-    ///
-    /// # Errors
-    /// As [`CacheArgs::folder`].
     pub(super) fn desc(&self) -> Result<ContextDesc, CliError> {
         Ok(ContextDesc { cache_dir: self.folder()?, ..ContextDesc::default() })
     }
 }
 
 /// Opens the device of a selector; without one the device that the environment names, else `auto`.
-///
-/// # Errors
-/// [`CliError::Library`] with what there is.
 pub(super) fn open(selector: Option<&str>, desc: &ContextDesc) -> Result<Context, CliError> {
     let registry = Registry::with_defaults();
     Ok(match selector {
@@ -61,9 +52,6 @@ pub(super) fn open(selector: Option<&str>, desc: &ContextDesc) -> Result<Context
 
 /// Opens the devices of a session's table, one where none is named, and after them the CPU where no
 /// native device is among them: operators without a device kernel run there.
-///
-/// # Errors
-/// As [`open`].
 pub(super) fn open_table(
     selectors: &[String],
     fallback: bool,
@@ -92,9 +80,6 @@ pub(super) fn selector(info: &DeviceInfo) -> String {
 
 /// Loads the model `path`, with a bar over its parameters, and places the nodes of a TVM graph on devices of the APIs
 /// `table`; returns the names of those whose device is not among them, which only `any` allows.
-///
-/// # Errors
-/// [`LoadError`].
 pub(super) fn load_on(
     path: &Path,
     params: Option<&Path>,

@@ -55,10 +55,6 @@ struct Case {
     fallbacks: BTreeMap<String, serde_json::Value>,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError`]: a report that cannot be read.
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let reports = args.report.iter().map(|path| read_json(path)).collect::<Result<Vec<Report>, _>>()?;
     out.json(&rows().collect::<Vec<_>>())?;

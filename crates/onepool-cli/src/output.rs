@@ -39,9 +39,6 @@ impl Output {
     }
 
     /// Prints a line for people.
-    ///
-    /// # Errors
-    /// [`CliError::Stdout`].
     pub(super) fn line(&mut self, text: impl Display) -> Result<(), CliError> {
         if self.json {
             return Ok(());
@@ -50,9 +47,6 @@ impl Output {
     }
 
     /// Prints part of a line for people, at once.
-    ///
-    /// # Errors
-    /// [`CliError::Stdout`].
     pub(super) fn piece(&mut self, text: &str) -> Result<(), CliError> {
         if self.json {
             return Ok(());
@@ -62,18 +56,12 @@ impl Output {
     }
 
     /// Prints a line also with `--json`, at once: for protocols.
-    ///
-    /// # Errors
-    /// [`CliError::Stdout`].
     pub(super) fn raw_line(&mut self, text: impl Display) -> Result<(), CliError> {
         writeln!(self.stdout, "{text}").map_err(CliError::Stdout)?;
         self.flush()
     }
 
     /// Prints a table for people.
-    ///
-    /// # Errors
-    /// [`CliError::Stdout`].
     pub(super) fn table(&mut self, table: &Table) -> Result<(), CliError> {
         if self.json {
             return Ok(());
@@ -82,9 +70,6 @@ impl Output {
     }
 
     /// Prints a value where `--json` was given.
-    ///
-    /// # Errors
-    /// [`CliError::Stdout`].
     pub(super) fn json(&mut self, value: &impl Serialize) -> Result<(), CliError> {
         if !self.json {
             return Ok(());
@@ -94,9 +79,6 @@ impl Output {
     }
 
     /// Hands everything to the system.
-    ///
-    /// # Errors
-    /// [`CliError::Stdout`].
     pub(super) fn flush(&mut self) -> Result<(), CliError> {
         self.stdout.flush().map_err(CliError::Stdout)
     }

@@ -25,9 +25,6 @@ pub(super) struct ManArgs {
 }
 
 /// Prints the script for a shell.
-///
-/// # Errors
-/// [`CliError::Stdout`].
 pub(super) fn completions(args: &CompletionsArgs, out: &mut Output) -> Result<ExitCode, CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut crate::Cli::command(), "onepool", &mut script);
@@ -36,9 +33,6 @@ pub(super) fn completions(args: &CompletionsArgs, out: &mut Output) -> Result<Ex
 }
 
 /// Writes the pages of all commands, or prints that of the program.
-///
-/// # Errors
-/// [`CliError::File`], [`CliError::Stdout`].
 pub(super) fn man(args: &ManArgs, out: &mut Output) -> Result<ExitCode, CliError> {
     // No page tells of `onepool help`.
     let command: Command = crate::Cli::command().disable_help_subcommand(true);

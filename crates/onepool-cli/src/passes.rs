@@ -21,9 +21,6 @@ pub(super) struct PassArgs {
 
 impl PassArgs {
     /// The passes that are left out.
-    ///
-    /// # Errors
-    /// [`CliError::Usage`] for a pass that there is not, or that cannot be left out.
     pub(super) fn selection(&self) -> Result<PassSelection, CliError> {
         let usage = |e: onepool::plan::PassError| CliError::usage(e.to_string());
         let mut selection = PassSelection::default();
@@ -38,9 +35,6 @@ impl PassArgs {
 }
 
 /// Prints what `passes` did.
-///
-/// # Errors
-/// [`CliError::Stdout`].
 pub(super) fn print(passes: &[PassReport], out: &mut Output) -> Result<(), CliError> {
     out.line("\npasses")?;
     let mut table = Table::new(["pass", "nodes before", "after", "changes", "ms", "what it does"]);

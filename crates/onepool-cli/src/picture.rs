@@ -98,9 +98,6 @@ fn is_channels(n: Option<usize>) -> bool {
 impl Frame {
     /// The frame of a tensor declared as `shape`; sizes that the model leaves open come from the picture,
     /// and open channels are three.
-    ///
-    /// # Errors
-    /// Why it is no picture.
     pub(super) fn of(shape: &SymShape, choice: LayoutChoice) -> Result<Frame, String> {
         let sizes: Vec<Option<usize>> =
             shape.0.iter().map(|d| if let Dim::Known(n) = d { Some(*n) } else { None }).collect();
@@ -131,9 +128,6 @@ impl Frame {
     }
 
     /// The tensor's shape for a picture of this size.
-    ///
-    /// # Errors
-    /// Where it is too large.
     pub(super) fn shape(&self, height: usize, width: usize) -> Result<Shape, CliError> {
         let mut dims = vec![1; self.leading];
         match (self.has_channels, self.planar) {
@@ -154,9 +148,6 @@ impl Frame {
 const MAX_DECODED: u64 = 512 << 20;
 
 /// Reads a picture.
-///
-/// # Errors
-/// A file that cannot be read, is no picture, is cut short, or is larger than what is decoded.
 pub(super) fn open(path: &Path) -> Result<DynamicImage, CliError> {
     let bytes = read_bytes(path)?;
     let bad = |e: &dyn std::error::Error| CliError::content(path, super::error::chain(e));
@@ -190,9 +181,6 @@ fn jpeg_is_whole(bytes: &[u8]) -> bool {
 }
 
 /// Writes a picture in the format that its name tells.
-///
-/// # Errors
-/// An unknown format, or the file cannot be written.
 pub(super) fn save(picture: &DynamicImage, path: &Path) -> Result<(), CliError> {
     let format = ImageFormat::from_path(path)
         .ok()
@@ -210,9 +198,6 @@ pub(super) fn save(picture: &DynamicImage, path: &Path) -> Result<(), CliError> 
 }
 
 /// A picture in memory that devices can import, as a tensor of `dtype`; and what was done to its size.
-///
-/// # Errors
-/// A size that the model does not take with [`Fit::Error`], a type that pictures do not come in.
 pub(super) fn to_tensor(
     picture: &DynamicImage,
     frame: &Frame,
@@ -258,9 +243,6 @@ pub(super) fn to_tensor(
 }
 
 /// The picture that a tensor holds. Values are divided by the scale and cut off at black and white.
-///
-/// # Errors
-/// A shape or type that is no picture.
 pub(super) fn from_tensor(
     info: &TensorInfo,
     bytes: &[u8],

@@ -72,9 +72,6 @@ impl PlaceArgs {
     }
 
     /// What is asked for on the devices of `table`; `cache` is the folder that keeps measurements, where one is named.
-    ///
-    /// # Errors
-    /// [`CliError::Usage`].
     pub(super) fn resolve(&self, table: &[Context], cache: Option<PathBuf>) -> Result<Places, CliError> {
         let names: Vec<(&str, usize)> = table.iter().map(|c| (c.info().api, c.info().index)).collect();
         let given = self.place.iter().filter(|text| *text != "auto");
@@ -88,9 +85,6 @@ impl PlaceArgs {
     }
 
     /// The session of `builder` on the devices of `table`, with what is asked for.
-    ///
-    /// # Errors
-    /// As [`PlaceArgs::resolve`] and [`SessionBuilder::build`].
     pub(super) fn build(
         &self,
         builder: SessionBuilder,
@@ -209,9 +203,6 @@ fn cache_folder_of(system: &str, variable: impl Fn(&str) -> Option<PathBuf>) -> 
 
 /// Prints how the devices of a plan were chosen: what there was to choose from, and for each run of nodes on one device
 /// what it was thought to take there and elsewhere; `times` are those of a profile, by node.
-///
-/// # Errors
-/// [`CliError::Stdout`].
 pub(super) fn explain(
     plan: &PlanReport,
     devices: &[String],

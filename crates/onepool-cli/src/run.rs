@@ -139,10 +139,6 @@ struct Io {
     file: Option<String>,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let report = args.report.wanted(out)?;
     let session = session(args, out)?;

@@ -29,9 +29,6 @@ pub(super) struct ModelArgs {
 
 impl ModelArgs {
     /// The shape of each of the inputs `ios`, as far as arguments and model say.
-    ///
-    /// # Errors
-    /// [`CliError::Usage`]; [`SessionError::Shape`] for one that does not fit the model.
     pub(super) fn shapes(&self, ios: &[IoInfo]) -> Result<Vec<Option<SymShape>>, CliError> {
         let given = assign::by_name("--shape", "input", &self.shape, ios)?;
         let sizes = dims(&self.dim, ios)?;
@@ -43,9 +40,6 @@ impl ModelArgs {
     }
 
     /// Types and shapes of the inputs `ios`, and descriptions of those whose shapes are open.
-    ///
-    /// # Errors
-    /// As [`ModelArgs::shapes`].
     pub(super) fn infos(&self, ios: &[IoInfo]) -> Result<(Vec<TensorInfo>, Vec<String>), CliError> {
         let (mut infos, mut open) = (Vec::with_capacity(ios.len()), Vec::new());
         for (io, shape) in ios.iter().zip(self.shapes(ios)?) {

@@ -44,9 +44,6 @@ pub(super) struct TensorFile {
 
 impl TensorFile {
     /// The file that `text` names: `FILE` or `FILE.npz:ARRAY`.
-    ///
-    /// # Errors
-    /// [`CliError::Usage`] for a name that tells no format.
     pub(super) fn parse(text: &str) -> Result<TensorFile, CliError> {
         if let Some((path, key)) = text.rsplit_once(".npz:") {
             let path = PathBuf::from(format!("{path}.npz"));
@@ -93,9 +90,6 @@ pub(super) struct Declared<'a> {
 
 /// Reads a tensor. Raw files and pictures take type and shape from `declared`; what the others hold is
 /// not held against it here.
-///
-/// # Errors
-/// [`CliError`] with the file and what is wrong with it.
 pub(super) fn read(
     file: &TensorFile,
     declared: Declared<'_>,
@@ -207,9 +201,6 @@ fn read_pb(path: &Path) -> Result<Loaded, CliError> {
 }
 
 /// Reads an ONNX tensor with its name.
-///
-/// # Errors
-/// [`CliError::File`]; [`CliError::Library`] for what is no tensor.
 pub(super) fn read_pb_tensor(path: &Path) -> Result<(String, Tensor), CliError> {
     Ok(read_tensor_pb(&read_bytes(path)?)?)
 }
@@ -242,9 +233,6 @@ pub(super) struct Saved<'a> {
 }
 
 /// Writes tensors; those for one `.npz` file go to it together.
-///
-/// # Errors
-/// [`CliError`] with the file.
 pub(super) fn write_all(
     tensors: &[(&TensorFile, Saved<'_>)],
     pictures: &PictureOptions,

@@ -72,9 +72,6 @@ fn trace<'a>(profile: &'a Profile, devices: &'a [String]) -> Trace<'a> {
 }
 
 /// Writes a profile to a file.
-///
-/// # Errors
-/// [`CliError::File`].
 pub(super) fn write(path: &Path, profile: &Profile, devices: &[String]) -> Result<(), CliError> {
     let failed = |e| CliError::file("write", path, e);
     let file = std::fs::File::create(path).map_err(failed)?;

@@ -85,11 +85,6 @@ struct Report<'a> {
     report: &'a TuningReport,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError::Usage`] for shapes that do not fit or a device whose kernels are functions of the processor,
-/// [`CliError::Library`]; [`CliError::Interrupted`] once what was measured is kept and printed.
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let desc = args.cache.desc()?;
     let folder = desc.cache_dir.clone().or_else(cache_folder);

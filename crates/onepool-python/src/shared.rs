@@ -29,9 +29,6 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// The session that reads inputs at these strides.
-    ///
-    /// # Errors
-    /// As [`onepool::Session::with_views`].
     pub(crate) fn viewing(&self, views: &Views) -> Result<Arc<onepool::Session>, onepool::Error> {
         let mut kept = lock(&self.views);
         let found = kept.iter().position(|(known, _)| known == views).map(|at| kept.remove(at));

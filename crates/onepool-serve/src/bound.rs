@@ -140,9 +140,6 @@ impl Bindings {
 
 impl Bound {
     /// Binds the memory of requests.
-    ///
-    /// # Errors
-    /// The status that the requests get.
     pub(crate) fn new(model: &Model, key: &Key, jobs: &[Job]) -> Result<Bound, Status> {
         let failed = |error: Error| status(&error);
         let Some(first) = jobs.first() else { return Err(Status::internal("a run of no request")) };
@@ -224,8 +221,6 @@ impl Bound {
     }
 }
 
-/// # Errors
-/// `RESOURCE_EXHAUSTED` for outputs larger than a message may be.
 pub(crate) fn check_size(model: &Model, jobs: usize, bytes: u64) -> Result<(), Status> {
     let most = model.max_output.saturating_mul(jobs as u64);
     if bytes <= most {

@@ -91,8 +91,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// # Errors
-    /// [`ServeError::NoModel`], [`ServeError::TwoModels`], [`ServeError::Setting`].
     pub(crate) fn check(&self) -> Result<(), ServeError> {
         if self.models.is_empty() {
             return Err(ServeError::NoModel);

@@ -51,9 +51,6 @@ pub(crate) fn shown(text: &str) -> &str {
 }
 
 /// The bytes of `elements` elements that a message carries in the typed field for `dtype`.
-///
-/// # Errors
-/// In words: another field is filled, the type has no field, or the number of values or a value does not fit.
 pub(crate) fn typed(contents: &InferTensorContents, dtype: DType, elements: usize) -> Result<Bytes, String> {
     let InferTensorContents {
         bool_contents,

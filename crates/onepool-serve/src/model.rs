@@ -83,9 +83,6 @@ impl Port {
 
 impl Model {
     /// Loads a model on opened devices.
-    ///
-    /// # Errors
-    /// [`ServeError::Load`], [`ServeError::Unserved`].
     pub(crate) fn load(
         file: &ModelFile,
         devices: &[Context],
@@ -132,8 +129,6 @@ impl Model {
         self.lost.store(true, Ordering::Release);
     }
 
-    /// # Errors
-    /// `NOT_FOUND` for another version.
     pub(crate) fn check_version(&self, version: &str) -> Result<(), Status> {
         if version.is_empty() || version == VERSION {
             return Ok(());

@@ -109,8 +109,6 @@ impl Queue {
         lock(&self.state)
     }
 
-    /// # Errors
-    /// `RESOURCE_EXHAUSTED` where it is full, `UNAVAILABLE` once it is closed.
     pub(crate) fn push(&self, job: Job) -> Result<(), Status> {
         let mut state = self.state();
         if state.closed {

@@ -23,9 +23,6 @@ type Parameters = HashMap<String, InferParameter>;
 type Reply = oneshot::Receiver<Result<Done, Status>>;
 
 /// The job that a request asks for, and where its answer comes.
-///
-/// # Errors
-/// The status that the request gets; it names the argument.
 pub(crate) fn job(
     model: &Model,
     regions: &Regions,

@@ -70,10 +70,6 @@ impl Regions {
     }
 
     /// Maps `bytes` bytes from `offset` on of the object `key`, and imports them on the devices.
-    ///
-    /// # Errors
-    /// `INVALID_ARGUMENT`, `NOT_FOUND` for an object that is not there, `ALREADY_EXISTS` for a name that is taken,
-    /// `RESOURCE_EXHAUSTED` for one region too many.
     pub(crate) fn register(
         &self,
         name: &str,
@@ -122,9 +118,6 @@ impl Regions {
     }
 
     /// Forgets a region, or all where `name` is empty. Requests that use them finish.
-    ///
-    /// # Errors
-    /// `NOT_FOUND`.
     pub(crate) fn unregister(&self, name: &str) -> Result<Vec<Arc<Region>>, Status> {
         let mut named = write(&self.named);
         let gone: Vec<Arc<Region>> = if name.is_empty() {
@@ -137,9 +130,6 @@ impl Regions {
     }
 
     /// The region `name`, or all where it is empty.
-    ///
-    /// # Errors
-    /// `NOT_FOUND`.
     pub(crate) fn list(&self, name: &str) -> Result<Vec<Arc<Region>>, Status> {
         if name.is_empty() {
             let named = read(&self.named);
@@ -159,9 +149,6 @@ impl Regions {
     }
 
     /// `bytes` bytes of region `name` from `offset` on.
-    ///
-    /// # Errors
-    /// `NOT_FOUND`, `INVALID_ARGUMENT` for a range that leaves the region; `UNAVAILABLE` where the object has shrunk.
     pub(crate) fn range(&self, name: &str, offset: u64, bytes: u64) -> Result<Range, Status> {
         let region = self.find(name)?;
         let range = ByteRange::from_offset(offset, bytes).filter(|range| range.end <= region.bytes);
@@ -242,8 +229,6 @@ fn import(pages: &Arc<MmapRaw>, name: &str, device: &Context) -> Option<Buffer> 
 }
 
 impl Region {
-    /// # Errors
-    /// `UNAVAILABLE` where the object has become smaller than the region.
     fn still_there(&self) -> Result<(), Status> {
         let needed = self.offset + self.bytes;
         match self.file.metadata() {
@@ -272,9 +257,6 @@ impl Range {
     }
 
     /// Takes the range for a request.
-    ///
-    /// # Errors
-    /// `UNAVAILABLE` while another request writes it, or reads what this one writes.
     pub(crate) fn take(&self, writes: bool) -> Result<Turn, Status> {
         let mut used = self.region.used();
         let held = |(range, written): &(ByteRange, bool)| range.overlaps(self.range) && (writes || *written);

@@ -73,10 +73,6 @@ struct Report {
 const CHANNELS: usize = 4;
 const WIDTH: usize = 256;
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError`].
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     if let Some(size) = args.sizes.iter().find(|s| !(1..=256).contains(*s)) {
         return Err(CliError::usage(format!("a size of {size} MiB, expected 1 to 256")));

@@ -78,10 +78,6 @@ impl Rate {
     }
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError`].
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let common = Common::new();
     rates(args, &common, out).map_err(|e| args.session.ended(&common, e))

@@ -127,9 +127,6 @@ pub(crate) struct Bound {
 }
 
 /// Measures a session with one input and one output on `value`.
-///
-/// # Errors
-/// What the session says, and [`CliError::Failed`] where the ways disagree in their results.
 pub(crate) fn measure(
     session: &Session,
     value: &Tensor,

@@ -25,10 +25,6 @@ pub(super) enum Command {
     Generate(generate::Args),
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError`].
 pub(super) fn run(command: &Command, out: &mut Output) -> Result<ExitCode, CliError> {
     match command {
         Command::Transfer(args) => transfer::run(args, out),

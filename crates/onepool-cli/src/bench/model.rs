@@ -126,10 +126,6 @@ struct Bound {
 /// Half precision is held against float32's results.
 const HALF: Tolerance = Tolerance { rtol: 1e-2, atol: 1e-2 };
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError`].
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let page = args.report.wanted(out)?;
     let desc = args.table.cache.desc()?;
@@ -315,9 +311,6 @@ impl Ways {
 
     /// Holds the results of both ways against each other, and against the data set's where it has some: tells which of
     /// those are others, and `why` that may be.
-    ///
-    /// # Errors
-    /// The ways disagree, or the results are not the data set's at all.
     fn check(
         &self,
         expected: &[Tensor],

@@ -11,9 +11,6 @@ use crate::error::CliError;
 type Way = (&'static str, RGBColor, fn(&Transfer) -> f64);
 
 /// Writes the times of `rows` over their size as an SVG, both axes logarithmic.
-///
-/// # Errors
-/// [`CliError::Content`] where the file cannot be written.
 pub(super) fn transfers(path: &Path, device: &str, rows: &[Transfer]) -> Result<(), CliError> {
     let failed = |e: &dyn std::fmt::Display| CliError::content(path, format!("cannot draw the plot: {e}"));
     let mib = |r: &Transfer| r.input_bytes as f64 / f64::from(1 << 20);

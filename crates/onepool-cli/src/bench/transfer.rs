@@ -69,10 +69,6 @@ struct Report {
     overheads: Overheads,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError`].
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     if let Some(size) = args.sizes.iter().find(|s| !(1..=1024).contains(*s)) {
         return Err(CliError::usage(format!("a size of {size} MiB, expected 1 to 1024")));

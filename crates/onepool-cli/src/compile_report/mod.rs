@@ -71,11 +71,6 @@ struct Report<'a> {
     kernels: &'a [Row],
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError::Library`] for a device that tells nothing of its compiler and for files that are no models,
-/// [`CliError::Usage`] for arguments that do not fit.
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let registry = Registry::with_defaults();
     let selector = args.device.clone().unwrap_or_else(default_selector);

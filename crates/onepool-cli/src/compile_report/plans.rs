@@ -73,10 +73,6 @@ struct Dispatch {
 }
 
 /// The kernels of the plan of the model at `path` for `table`, whose first device is the one that is looked at.
-///
-/// # Errors
-/// [`CliError::Library`] for a file that is no model, [`CliError::Usage`] for shapes that are missing or do not fit. A
-/// model that cannot be planned is no error but a remark.
 pub(super) fn plan_model(
     path: &Path,
     dims: &[String],
@@ -237,9 +233,6 @@ fn sizes(dims: &[String]) -> Result<BTreeMap<String, usize>, CliError> {
 }
 
 /// Refuses sizes of symbols that no model has.
-///
-/// # Errors
-/// [`CliError::Usage`].
 pub(super) fn check_dims(dims: &[String], models: &[PlannedModel]) -> Result<(), CliError> {
     let symbols: BTreeSet<&String> = models.iter().flat_map(|model| &model.symbols).collect();
     match sizes(dims)?.keys().find(|name| !symbols.contains(name)) {

@@ -314,9 +314,6 @@ impl Report {
     }
 
     /// Adds what there is to say of a binding after a run, and the fastest profile of some more runs.
-    ///
-    /// # Errors
-    /// As [`Binding::run`].
     pub(crate) fn add_run(&mut self, session: &Session, binding: &mut Binding<'_>) -> Result<(), CliError> {
         self.add_devices(session.devices());
         let start = Instant::now();

@@ -45,10 +45,6 @@ pub(super) struct Wanted {
 
 impl ReportArgs {
     /// What is asked for; an earlier report is read before anything runs.
-    ///
-    /// # Errors
-    /// Those of reading `--against`; [`CliError::Usage`] for a file in the report's own place that is no report. A report
-    /// of another version is said to be one.
     pub(super) fn wanted(&self, out: &mut Output) -> Result<Option<Wanted>, CliError> {
         let Some(path) = self.report.clone() else { return Ok(None) };
         if !page::may_be_replaced(&path)? {
@@ -86,9 +82,6 @@ impl Wanted {
     }
 
     /// Writes the page.
-    ///
-    /// # Errors
-    /// [`CliError::File`].
     pub(super) fn write(&self, report: &Report, out: &mut Output) -> Result<(), CliError> {
         let name = |path: &Path| path.display().to_string();
         let against =

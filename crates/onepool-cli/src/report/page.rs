@@ -147,9 +147,6 @@ struct Copies {
 }
 
 /// The page of a report.
-///
-/// # Errors
-/// [`CliError::Failed`] where the template does not fit the report, which tests rule out.
 pub(super) fn render(report: &Report, against: Option<&Against>) -> Result<String, CliError> {
     let device = |d: u32| {
         report.devices.get(d as usize).map_or_else(|| format!("device {d}"), |device| device.selector.clone())
@@ -192,9 +189,6 @@ fn nonce() -> String {
 }
 
 /// Reads the report that the page at `path` carries.
-///
-/// # Errors
-/// [`CliError::File`]; [`CliError::Content`] for one that carries none, or one of another form.
 pub(super) fn read(path: &Path) -> Result<Report, CliError> {
     let file = |e| CliError::file("read", path, e);
     let content = |problem: String| CliError::content(path, problem);
@@ -218,9 +212,6 @@ pub(super) fn read(path: &Path) -> Result<Report, CliError> {
 }
 
 /// Whether a report may be written to `path`: there is none but a report, an empty file, or what is no regular file.
-///
-/// # Errors
-/// [`CliError::File`].
 pub(super) fn may_be_replaced(path: &Path) -> Result<bool, CliError> {
     let file = |e| CliError::file("read", path, e);
     let found = match std::fs::metadata(path) {

@@ -170,9 +170,6 @@ fn wrong(data: &Path, output: &str, difference: &Difference) -> String {
 }
 
 /// The model of a case: in its folder, or next to it under its name.
-///
-/// # Errors
-/// There is none.
 pub(crate) fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
     let sibling = |extension: &str| {
         // Without the separators at its end.
@@ -186,9 +183,6 @@ pub(crate) fn model_of(dir: &Path) -> Result<PathBuf, CliError> {
 }
 
 /// The folders of a case's data.
-///
-/// # Errors
-/// There is none.
 pub(crate) fn data_sets(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
     let sets = numbered(dir, "test_data_set_")?;
     if sets.is_empty() {
@@ -232,9 +226,6 @@ fn read(path: &Path, ios: &[IoInfo], at: usize) -> Result<Vec<(String, Tensor)>,
 
 /// The values of the inputs in a data set, in order, with the names of the inputs: by name where all names are inputs of
 /// the model, else by position.
-///
-/// # Errors
-/// A file that cannot be read, or is no tensor.
 pub(crate) fn inputs_of(ios: &[IoInfo], data: &Path) -> Result<Vec<(String, Tensor)>, CliError> {
     let mut values: Vec<(String, Tensor)> = Vec::new();
     for path in numbered(data, "input_")? {
@@ -253,9 +244,6 @@ pub(crate) fn inputs_of(ios: &[IoInfo], data: &Path) -> Result<Vec<(String, Tens
 }
 
 /// The expected outputs in a data set, in order.
-///
-/// # Errors
-/// As [`inputs_of`].
 pub(crate) fn outputs_of(ios: &[IoInfo], data: &Path) -> Result<Vec<Tensor>, CliError> {
     let mut wanted = Vec::new();
     for path in numbered(data, "output_")? {

@@ -93,9 +93,6 @@ impl fmt::Display for Difference {
 }
 
 /// Compares type and shape.
-///
-/// # Errors
-/// The difference.
 pub(super) fn compare_info(got: &Tensor, expected: &Tensor) -> Result<(), Difference> {
     if got.dtype() != expected.dtype() {
         return Err(Difference::Type { got: got.dtype(), expected: expected.dtype() });
@@ -109,9 +106,6 @@ pub(super) fn compare_info(got: &Tensor, expected: &Tensor) -> Result<(), Differ
 
 /// Compares type, shape and elements: floats within `tolerance` (NaN equals NaN, an infinity itself), the
 /// rest exactly.
-///
-/// # Errors
-/// The difference; of the elements the one that is farthest off.
 pub(crate) fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<(), Difference> {
     compare_info(got, expected)?;
     let tolerance = tolerance.for_type(got.dtype());

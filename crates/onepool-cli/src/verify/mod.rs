@@ -75,10 +75,6 @@ fn tolerance(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number from 0".to_owned())
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// [`CliError`] for arguments, devices and files of this command's own. What a case does is its outcome.
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
     let mut cases = Vec::new();
     if let Some(dir) = &args.suite {

@@ -62,9 +62,6 @@ pub(super) struct Case {
 
 impl Case {
     /// The case in a folder, with what its `meta.json` says, if there is one.
-    ///
-    /// # Errors
-    /// No folder, or a `meta.json` that is none.
     pub(super) fn of_dir(dir: &Path) -> Result<Case, CliError> {
         if !dir.is_dir() {
             return Err(CliError::usage(format!("{} is no folder of a test case", dir.display())));
@@ -84,9 +81,6 @@ impl Case {
 }
 
 /// The cases of `dir/index.json`.
-///
-/// # Errors
-/// A file that cannot be read or is no index.
 pub(super) fn of_index(dir: &Path) -> Result<Vec<Case>, CliError> {
     #[derive(Deserialize)]
     struct Index {

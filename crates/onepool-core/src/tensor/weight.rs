@@ -97,9 +97,6 @@ impl Weight {
     }
 
     /// The bytes as they are, for as long as the caller holds them.
-    ///
-    /// # Errors
-    /// There is no memory to make them again.
     pub(super) fn plain(&self) -> Result<Arc<HostRegion>, HostError> {
         let plain = self.lock().plain(self.bytes);
         if matches!(plain, Err(HostError::Unreadable { .. })) {
@@ -154,9 +151,6 @@ impl Weight {
 
     /// Moves the bytes into the layout `key` of `packed` bytes, lines at a time: what has moved is given back. Nothing
     /// where the bytes are held, or where they are few.
-    ///
-    /// # Errors
-    /// There is no memory for the layout.
     pub(super) fn move_packed(
         &self,
         key: PackKey,
@@ -180,9 +174,6 @@ impl Weight {
 
     /// Makes the layout `key` where the bytes lie, in a region of at least `packed` bytes. Nothing where the
     /// bytes are held, or the region is smaller.
-    ///
-    /// # Errors
-    /// There is no memory at all.
     pub(super) fn pack_in_place(
         &self,
         key: PackKey,
@@ -208,9 +199,6 @@ impl Weight {
 
     /// Moves the bytes to memory that `store` reads from then on and that `write` lends for writing, as they are or in a
     /// layout: what has moved is given back meanwhile. `false`, and nothing done, where the bytes are held.
-    ///
-    /// # Errors
-    /// Those of `write`, which leave the bytes where they are.
     pub(super) fn move_to<E: From<HostError>>(
         &self,
         layout: Option<MovedLayout<'_>>,
@@ -274,9 +262,6 @@ impl Weight {
     }
 
     /// Brings the bytes back to pages of the host's, where a device's memory alone has them.
-    ///
-    /// # Errors
-    /// [`HostError::Unreadable`] where they are gone, or there is no memory.
     pub(super) fn recall(&self) -> Result<(), HostError> {
         let mut forms = self.lock();
         if matches!(forms.kept, Kept::Stored(..)) {

@@ -49,9 +49,6 @@ impl Widened {
     }
 
     /// The bytes, for as long as the caller holds them.
-    ///
-    /// # Errors
-    /// There is no memory for them, or for the `float16` ones that they are made from.
     pub(super) fn plain(&self) -> Result<Arc<HostRegion>, HostError> {
         let mut plain = lock(&self.plain);
         if let Some(region) = plain.upgrade() {

@@ -28,9 +28,6 @@ impl<K, T> Default for Kept<K, T> {
 
 impl<K: Copy + Eq + Hash, T> Kept<K, T> {
     /// The object for `key`, made by `make` if there is none, and a lease of it; `drop` gets those that go for it.
-    ///
-    /// # Errors
-    /// Those of `make`.
     pub(super) fn get<E>(
         &mut self,
         key: K,

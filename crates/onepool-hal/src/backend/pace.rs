@@ -89,9 +89,6 @@ impl Points {
 
     /// Waits until `point` is reached, as [`Pace::wait`] does: `alive` is asked first, `poll` gives the latest point
     /// reached.
-    ///
-    /// # Errors
-    /// [`DeviceError::Stale`] for a point that is not submitted, [`DeviceError::Timeout`], and those of the functions.
     pub(crate) fn wait(
         &self,
         point: u64,
@@ -127,9 +124,6 @@ impl Default for Pace {
 impl Pace {
     /// Polls until `is_over`, then sleeps in `block`, which gets the time that is left, `None` without a limit, and tells
     /// whether it was over in time.
-    ///
-    /// # Errors
-    /// [`DeviceError::Timeout`], and those of `is_over` and `block`.
     fn wait(
         &self,
         waiters: &Waiters,

@@ -51,8 +51,6 @@ impl Device {
         self.shared.images.get_or_init(Images::default)
     }
 
-    /// # Errors
-    /// [`DeviceError::Lost`] from the first loss on.
     pub(super) fn alive(&self) -> Result<(), DeviceError> {
         match self.lost.get() {
             None => Ok(()),

@@ -284,9 +284,6 @@ unsafe impl Sync for RawMem {}
 
 impl Program {
     /// Builds the program, of `kernel`.
-    ///
-    /// # Errors
-    /// [`DeviceError::Program`] with the compiler's log, and what has nothing to do with the program.
     pub(super) fn build(&self, kernel: &str, device: DeviceId, options: &CStr) -> Result<(), DeviceError> {
         program::build_program(self.0, &[device.0], options, None, ptr::null_mut()).map_err(|code| {
             let said = error("clBuildProgram", code, 0);

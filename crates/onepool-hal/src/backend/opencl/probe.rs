@@ -59,9 +59,6 @@ impl Findings {
 }
 
 /// Tries a device.
-///
-/// # Errors
-/// It cannot even run the kernel that tries it.
 pub(super) fn probe(device: DeviceId) -> Result<Findings, DeviceError> {
     let shared = share(device)?;
     let context = &shared.context;

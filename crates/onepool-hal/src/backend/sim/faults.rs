@@ -52,9 +52,6 @@ pub enum SimFault {
 
 impl World {
     /// Every call that may fail begins with this.
-    ///
-    /// # Errors
-    /// The device was lost, or this call is to fail.
     pub(super) fn alive(&mut self) -> Result<(), DeviceError> {
         if self.lost {
             return Err(lost("it was lost before"));

@@ -6,9 +6,6 @@ use onepool_core::memory::range::ByteRange;
 
 impl HostImport {
     /// Whether the kernel takes `pages`, whose mappings are `maps`, in ascending order.
-    ///
-    /// # Errors
-    /// The code that the driver refuses with.
     pub(super) fn judge(&self, pages: ByteRange, maps: &[MapEntry]) -> Result<(), i32> {
         let unit = self.alignment.max(1);
         let aligned = pages.start.is_multiple_of(unit) || self.takes.unaligned_pointer;
