@@ -563,17 +563,7 @@ fn in_turns(
             && let Some(done) = made.remove(id)
         {
             let at = texts.len();
-            let text = Text::new(all[at].0, &done);
-            if text.has_begun() {
-                if at > 0 {
-                    out.line("")?;
-                    out.piece(&done.text)?;
-                }
-                out.line("")?;
-                out.flush()?;
-                note(out, &text.line());
-            }
-            texts.push(text);
+            texts.push(shown(all[at].0, &done, at == 0, out)?);
         }
     }
     let counts = batcher.counts();
@@ -608,19 +598,24 @@ fn together(
     written?;
     let mut texts = Vec::new();
     for (i, (made, (prompt, _))) in all.iter().zip(group).enumerate() {
-        let text = Text::new(prompt, made);
-        if text.has_begun() {
-            if i > 0 {
-                out.line("")?;
-                out.piece(&made.text)?;
-            }
-            out.line("")?;
-            out.flush()?;
-            note(out, &text.line());
-        }
-        texts.push(text);
+        texts.push(shown(prompt, made, i == 0, out)?);
     }
     Ok(texts)
+}
+
+/// Ends the text of a prompt on the screen; the first one was printed as it came.
+fn shown(prompt: &str, made: &Generated, is_first: bool, out: &mut Output) -> Result<Text, CliError> {
+    let text = Text::new(prompt, made);
+    if text.has_begun() {
+        if !is_first {
+            out.line("")?;
+            out.piece(&made.text)?;
+        }
+        out.line("")?;
+        out.flush()?;
+        note(out, &text.line());
+    }
+    Ok(text)
 }
 
 /// The messages of a chat: those of a line of a file that has them in JSON, else `text` of the user.

@@ -52,26 +52,22 @@ impl fmt::Display for Table {
 
 /// A number of bytes with a binary unit: `1.5 MiB`.
 pub(super) fn bytes(n: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut unit = 0;
-    let mut value = n as f64;
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+    scaled(n, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB"])
 }
 
 /// A large number with a decimal prefix: `3.4 G`.
 pub(super) fn si(n: u64) -> String {
-    const UNITS: [&str; 6] = ["", " k", " M", " G", " T", " P"];
-    let mut unit = 0;
-    let mut value = n as f64;
-    while value >= 999.95 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
+    scaled(n, 1000.0, &["", " k", " M", " G", " T", " P"])
+}
+
+/// A number in the largest of `units`, each `step` times the one before it, that leaves it at least 1.
+fn scaled(n: u64, step: f64, units: &[&str]) -> String {
+    let (mut unit, mut value) = (0, n as f64);
+    while value >= step - 0.05 && unit + 1 < units.len() {
+        value /= step;
         unit += 1;
     }
-    if unit == 0 { n.to_string() } else { format!("{value:.1}{}", UNITS[unit]) }
+    if unit == 0 { format!("{n}{}", units[0]) } else { format!("{value:.1}{}", units[unit]) }
 }
 
 /// A time: `12.3 us`, `4.56 ms`.

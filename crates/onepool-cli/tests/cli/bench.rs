@@ -2,10 +2,10 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::onnx::{add, case};
-use crate::{ends, f32s, fails, folder, says};
+use crate::{ends, f32s, fails, folder, piped, says};
 
 /// A case of `add.onnx` in `dir`, whose output is off by `off`.
 fn add_case(dir: &Path, off: f32) {
@@ -76,10 +76,8 @@ fn a_result_that_is_nearly_right_is_named_and_timed() {
 fn runs_are_served_one_by_one_either_way() {
     let dir = folder();
     add_case(dir.path(), 0.0);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_onepool"));
-    child.current_dir(dir.path()).args(["bench", "model", ".", "--device", "cpu", "--serve"]);
-    child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = child.spawn().unwrap();
+    let args = ["bench", "model", ".", "--device", "cpu", "--serve"];
+    let mut child = piped(dir.path(), &args).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"value\nbound\nvalue\nneither\n").unwrap();
     let out = child.wait_with_output().unwrap();
     let stdout = String::from_utf8_lossy(&out.stdout);

@@ -1,12 +1,6 @@
 //! `onepool embed` on the tiny model of the repository.
 
-use std::path::Path;
-
-use super::{ends, fails, folder, onepool, says, text};
-
-fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
+use super::{ends, fails, folder, onepool, root, says, text};
 
 const MODEL: [&str; 4] = ["embed", "models/tiny_seq2seq/vectors", "-d", "cpu"];
 

@@ -2,11 +2,9 @@
 
 use std::path::Path;
 
-use super::{ends, fails, folder, onepool, says, text};
-
-fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
+#[cfg(target_os = "linux")]
+use super::interrupt;
+use super::{ends, fails, folder, onepool, piped, root, says, text};
 
 const MODEL: &str = "models/tiny_llm/fixed";
 
@@ -231,14 +229,8 @@ fn the_commands_of_the_page_run() {
 /// A reader that goes away ends the text.
 #[test]
 fn a_reader_that_goes_away_ends_the_text() {
-    use std::process::{Command, Stdio};
-    let mut child = Command::new(env!("CARGO_BIN_EXE_onepool"))
-        .current_dir(root())
-        .args(["generate", MODEL, "-d", "cpu", "-p", "Hello", "-n", "400", "--ignore-end"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let args = ["generate", MODEL, "-d", "cpu", "-p", "Hello", "-n", "400", "--ignore-end"];
+    let mut child = piped(root(), &args).spawn().unwrap();
     drop(child.stdout.take());
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
@@ -249,19 +241,11 @@ fn a_reader_that_goes_away_ends_the_text() {
 #[cfg(target_os = "linux")]
 fn ctrl_c_ends_a_text() {
     use std::io::Read as _;
-    use std::process::{Command, Stdio};
-    let mut child = Command::new(env!("CARGO_BIN_EXE_onepool"))
-        .current_dir(root())
-        .args(["generate", MODEL, "-d", "cpu", "-n", "450", "--ignore-end"])
-        .args(["-p", "Hello"].repeat(200))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let args = ["generate", MODEL, "-d", "cpu", "-n", "450", "--ignore-end"];
+    let mut child = piped(root(), &args).args(["-p", "Hello"].repeat(200)).spawn().unwrap();
     let mut begun = [0; 4];
     child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
+    interrupt(&child);
     let out = child.wait_with_output().unwrap();
     let stderr = text(&out.stderr);
     assert_eq!(out.status.code(), Some(130), "{stderr}");
@@ -305,16 +289,9 @@ fn a_time_limit_is_that_of_all_texts() {
 #[test]
 fn prompts_come_from_standard_input() {
     use std::io::Write as _;
-    use std::process::{Command, Stdio};
     let given = |prompts: &[u8]| {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_onepool"))
-            .current_dir(root())
-            .args(["generate", MODEL, "-d", "cpu", "-n", "4", "--json", "--prompts", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let args = ["generate", MODEL, "-d", "cpu", "-n", "4", "--json", "--prompts", "-"];
+        let mut child = piped(root(), &args).stdin(std::process::Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(prompts).unwrap();
         child.wait_with_output().unwrap()
     };
@@ -329,29 +306,11 @@ fn prompts_come_from_standard_input() {
 #[test]
 #[cfg(target_os = "linux")]
 fn ctrl_c_ends_a_measurement_of_texts() {
-    use std::process::{Command, Stdio};
-    let child = Command::new(env!("CARGO_BIN_EXE_onepool"))
-        .current_dir(root())
-        .args([
-            "bench",
-            "generate",
-            MODEL,
-            "-d",
-            "cpu",
-            "--prompt-tokens",
-            "20",
-            "-n",
-            "400",
-            "--runs",
-            "60000",
-        ])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let sizes = ["--prompt-tokens", "20", "-n", "400", "--runs", "60000"];
+    let child = piped(root(), &["bench", "generate", MODEL, "-d", "cpu"]).args(sizes).spawn().unwrap();
     super::until_it_listens(child.id());
     std::thread::sleep(std::time::Duration::from_millis(500));
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    interrupt(&child);
     let out = child.wait_with_output().unwrap();
     let stderr = text(&out.stderr);
     assert_eq!(out.status.code(), Some(130), "{stderr}");

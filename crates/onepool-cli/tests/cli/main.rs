@@ -17,6 +17,8 @@ mod report;
 mod tuning;
 
 use std::path::Path;
+#[cfg(unix)]
+use std::process::Child;
 use std::process::{Command, Output, Stdio};
 
 use onepool::loader::onnx::{read_tensor_pb, write_tensor_pb};
@@ -28,6 +30,24 @@ fn onepool(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_onepool"));
     command.current_dir(dir).args(args).env_remove("ONEPOOL_DEVICE").env_remove("RUST_LOG");
     command.env_remove("ONEPOOL_CACHE").stdin(Stdio::null()).output().unwrap()
+}
+
+/// The program in `dir`, to be started with its output caught.
+fn piped(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onepool"));
+    command.current_dir(dir).args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Presses Ctrl-C.
+#[cfg(unix)]
+fn interrupt(child: &Child) {
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+}
+
+/// The root of the repository.
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -143,13 +163,7 @@ fn devices_of_opencl_are_listed_with_what_trying_them_found() {
 fn a_reader_that_goes_away_is_no_crash() {
     let dir = with_add();
     for args in [&["devices"][..], &["inspect", "add.onnx", "--nodes", "--dim", "n=1"]] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_onepool"))
-            .current_dir(dir.path())
-            .args(args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = piped(dir.path(), args).spawn().unwrap();
         drop(child.stdout.take());
         let out = child.wait_with_output().unwrap();
         assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
@@ -326,12 +340,7 @@ fn a_run_ends_early_with_a_sentence() {
     for limit in ["0", "auto", "off"] {
         ends(d, 0, &with(&["--submission-limit", limit, "--time-limit", "600"]));
     }
-    let out = Command::new(env!("CARGO_BIN_EXE_onepool"))
-        .current_dir(d)
-        .args(run)
-        .env("ONEPOOL_SUBMISSION_LIMIT", "soon")
-        .output()
-        .unwrap();
+    let out = piped(d, &run).env("ONEPOOL_SUBMISSION_LIMIT", "soon").output().unwrap();
     assert_eq!(out.status.code(), Some(2));
     says(&text(&out.stderr), &["ONEPOOL_SUBMISSION_LIMIT", "soon"]);
 }
@@ -340,9 +349,8 @@ fn a_run_ends_early_with_a_sentence() {
 fn native_functions_keep_to_the_vectors_that_are_asked_for() {
     let dir = with_add();
     let run = |vectors: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_onepool"));
-        command.current_dir(dir.path()).args(["run", "add.onnx", "--device", "cpu", "--input", "x=x.pb"]);
-        command.env("ONEPOOL_CPU_VECTORS", vectors).output().unwrap()
+        let args = ["run", "add.onnx", "--device", "cpu", "--input", "x=x.pb"];
+        piped(dir.path(), &args).env("ONEPOOL_CPU_VECTORS", vectors).output().unwrap()
     };
     let widest = run("widest");
     assert!(widest.status.success(), "{}", text(&widest.stderr));
@@ -374,18 +382,11 @@ fn until_it_listens(program: u32) {
 #[test]
 fn ctrl_c_ends_a_run_with_a_sentence() {
     let dir = with_add();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_onepool"));
-    command.current_dir(dir.path()).args(["run", "add.onnx", "--device", "cpu", "--input", "x=x.pb"]);
-    command
-        .args(["--repeat", "4000000000"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let child = command.spawn().unwrap();
+    let args = ["run", "add.onnx", "--device", "cpu", "--input", "x=x.pb", "--repeat", "4000000000"];
+    let child = piped(dir.path(), &args).stdin(Stdio::null()).spawn().unwrap();
     until_it_listens(child.id());
     std::thread::sleep(std::time::Duration::from_millis(1500));
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
+    interrupt(&child);
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(130), "{}", text(&out.stderr));
     says(&text(&out.stderr), &["ending when the device is done", "the run was cancelled after"]);

@@ -9,7 +9,7 @@ use onepool::loader::onnx::write_tensor_pb;
 use onepool::{DType, Tensor};
 
 use super::onnx::{Dim, Model};
-use super::{ends, f32s, fails, folder, onepool, says, text, until_it_listens};
+use super::{ends, f32s, fails, folder, interrupt, onepool, piped, says, text, until_it_listens};
 
 /// `y = softmax(x w)` in `product.onnx`, with `x` of shape `[n, 96]`, and an input `x.pb` of 40 rows.
 fn product(dir: &Path) {
@@ -106,16 +106,9 @@ fn ctrl_c_ends_tuning_between_measurements() {
     let dir = folder();
     let d = dir.path();
     product(d);
-    let child = std::process::Command::new(env!("CARGO_BIN_EXE_onepool"))
-        .current_dir(d)
-        .args(tune(&["--budget", "600"]))
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = piped(d, &tune(&["--budget", "600"])).spawn().unwrap();
     until_it_listens(child.id());
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
+    interrupt(&child);
     let out = child.wait_with_output().unwrap();
     let (stdout, stderr) = (text(&out.stdout), text(&out.stderr));
     assert_eq!(out.status.code(), Some(130), "{stdout}\n{stderr}");
