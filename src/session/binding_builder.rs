@@ -102,9 +102,8 @@ impl<'e> BindingBuilder<'e> {
         memories: impl IntoIterator<Item = Memory<'e>>,
     ) -> Self {
         let core = Arc::clone(&self.core);
-        for (name, memory) in self.named(&core.options.frames.inputs, name.into(), memories) {
-            self.inputs.insert(name, memory);
-        }
+        let named = self.named(&core.options.frames.inputs, name.into(), memories);
+        self.inputs.extend(named);
         self
     }
 
@@ -115,9 +114,8 @@ impl<'e> BindingBuilder<'e> {
         memories: impl IntoIterator<Item = Memory<'e>>,
     ) -> Self {
         let core = Arc::clone(&self.core);
-        for (name, memory) in self.named(&core.options.frames.outputs, name.into(), memories) {
-            self.outputs.insert(name, memory);
-        }
+        let named = self.named(&core.options.frames.outputs, name.into(), memories);
+        self.outputs.extend(named);
         self
     }
 
