@@ -18,6 +18,7 @@ use onepool::generate::{Finish, GenerateOptions, Generator, Prompt};
 pub(crate) struct Args {
     /// A GGUF file, or the model's folder: an ONNX graph with genai_config.json (or config.json) and tokenizer.json.
     model: PathBuf,
+    /// Tokens of the prompt.
     #[arg(long, default_value_t = 512, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     prompt_tokens: u32,
     /// Tokens of the text.
