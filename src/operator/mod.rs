@@ -109,6 +109,13 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         false
     }
 
+    /// Elements of input `input`, integers that come from outside, for timing the operator apart from its model: those with
+    /// which it has most to do. `None` where no such elements are known to be right.
+    fn sample(&self, input: usize, cx: &OpCx) -> Option<Tensor> {
+        let _ = (input, cx);
+        None
+    }
+
     /// The native function: arguments are all inputs in order (absent ones and value inputs
     /// [`crate::kernel::NativeArg::Absent`]), then all outputs. It may share loops among the device's threads, allocates only
     /// scratch memory, and writes every byte of its outputs.

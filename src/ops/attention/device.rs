@@ -1,14 +1,16 @@
 //! Scaled dot product attention on devices: which kernel, and its parameters.
 
+use std::collections::BTreeSet;
+
 use super::matrix::Matrices;
 use super::scaled::{MaskSteps, Scaled, Sink};
 use crate::backend::{DeviceInfo, DeviceKind};
 use crate::dtype::DType;
 use crate::kernel::codes::attention::{self, Stage};
 use crate::kernel::codes::{attention_split, attention_tile, attention_vector};
-use crate::kernel::grid_1d;
 use crate::kernel::table::{params, spec, variants};
-use crate::ops::{Lowering, OpError, Operand};
+use crate::kernel::{KernelId, grid_1d};
+use crate::ops::{Candidate, ChoiceKey, Lowering, OpError, Operand};
 
 /// Up to this many queries get a work-group each instead of tiles.
 const VECTOR_ROWS: usize = 4;
@@ -132,7 +134,7 @@ impl Fresh {
             variants::AttentionSplit { t: dtype, bool_mask: false, fresh: true, paged: false, joined: false }
                 .id();
         let has = kernel.is_ok_and(|kernel| lower.can_run(kernel));
-        has && self.rotated.is_multiple_of(groups) && s.head == s.v_head && parts(s, lower).is_some()
+        has && self.rotated.is_multiple_of(groups) && s.head == s.v_head && parts_of(s, lower).is_some()
     }
 }
 
@@ -185,60 +187,183 @@ pub(super) fn lower_scaled(
         (spec::attention::SINK, sink as u32),
     ];
     let all = [args[0], args[1], args[2], args[3], args[4], args[5], scores, sinks];
-    let t = places.dtype;
-    let row = variants::AttentionRow { t, bool_mask }.id().ok();
-    let row = row
-        .filter(|kernel| places.paged.is_none() && lower.device().prefers_texels && lower.can_run(*kernel));
-    if let Some(kernel) = row.filter(|_| whole_texels(s, lower)) {
-        let parts = (s.v_head / 4).div_ceil(ROW_TEXELS);
-        let items = s.batch * s.q_heads * s.q_len.div_ceil(ROWS) * parts;
-        let own = [
-            (spec::attention_row::ROWS, ROWS as u32),
-            (spec::attention_row::TEXELS, (s.v_head / 4).div_ceil(parts) as u32),
-        ];
-        let spec = [&constants[..], &own].concat();
-        let params = params(s, items);
-        return lower.dispatch_1d(kernel, &spec, &all, &params, items);
-    }
+    let few = [args[0], args[1], args[2], args[3], args[4], args[5], sinks];
     let max_x = lower.device().limits.max_groups[0];
-    let vector =
-        s.q_len <= VECTOR_ROWS && s.head <= attention_vector::HEAD_MAX && s.v_head <= attention_vector::KEYS;
-    // Very many queries keep a device busy without parts.
-    let few = places.paged.is_none() || s.batch <= PAGED_PARTS;
-    if places.scores.is_none()
-        && few
-        && let Some(parts) = parts(s, lower)
-    {
-        return lower_parts(s, places, bool_mask, (&constants, parts), lower);
-    }
-    if vector && places.scores.is_none() {
-        let kernel = variants::AttentionVector { t, bool_mask, paged: places.paged.is_some() }.id()?;
-        let cols = s.v_head.next_power_of_two().max(32) as u32;
-        let mut spec = [&constants[..], &[(spec::attention_vector::COLS, cols)]].concat();
-        let params = params(s, rows);
-        let mut args = vec![args[0], args[1], args[2], args[3], args[4], args[5], sinks];
-        if let Some(paged) = &places.paged {
-            spec.extend(paged.constants());
-            args.push(paged.table);
+    let by_model = Method::by_model(s, places, bool_mask, lower)?;
+    let method = lower.choose(by_model, |lower| (key(s, places), Method::all(s, places, bool_mask, lower)));
+    match method {
+        Method::Rows(kernel) => {
+            let parts = (s.v_head / 4).div_ceil(ROW_TEXELS);
+            let items = s.batch * s.q_heads * s.q_len.div_ceil(ROWS) * parts;
+            let own = [
+                (spec::attention_row::ROWS, ROWS as u32),
+                (spec::attention_row::TEXELS, (s.v_head / 4).div_ceil(parts) as u32),
+            ];
+            let spec = [&constants[..], &own].concat();
+            lower.dispatch_1d(kernel, &spec, &all, &params(s, items), items)
         }
-        return lower.dispatch(kernel, &spec, &args, &params, grid_1d(rows as u64, 1, max_x));
+        Method::Parts { parts, joined } => {
+            lower_parts(s, places, bool_mask, (&constants, parts, joined), lower)
+        }
+        Method::Vectors(kernel) => {
+            let cols = s.v_head.next_power_of_two().max(32) as u32;
+            let mut spec = [&constants[..], &[(spec::attention_vector::COLS, cols)]].concat();
+            let mut args = few.to_vec();
+            if let Some(paged) = &places.paged {
+                spec.extend(paged.constants());
+                args.push(paged.table);
+            }
+            lower.dispatch(kernel, &spec, &args, &params(s, rows), grid_1d(rows as u64, 1, max_x))
+        }
+        Method::Matrices(matrices) => {
+            let spec =
+                [&constants[..], &[(spec::attention_matrix::LOCAL_SIZE_X, matrices.threads)]].concat();
+            let grid = grid_1d(matrices.groups as u64, 1, max_x);
+            lower.dispatch(matrices.kernel, &spec, &few, &params(s, matrices.groups), grid)
+        }
+        Method::Tiles { own, cols } => {
+            let kernel =
+                variants::AttentionTile { t: places.dtype, own: own as u32, cols: cols as u32, bool_mask }.id()?;
+            let groups = tiles(s, own, cols);
+            lower.dispatch(kernel, &constants, &all, &params(s, groups), grid_1d(groups as u64, 1, max_x))
+        }
     }
-    if places.paged.is_some() {
-        return Err(OpError::unsupported("paged attention of heads beyond a kernel's"));
+}
+
+/// How an attention is computed.
+#[derive(Clone, Copy, Debug)]
+enum Method {
+    /// A few queries by an invocation, over whole texels.
+    Rows(KernelId),
+    /// The keys of few queries in parts.
+    Parts {
+        /// How many.
+        parts: usize,
+        /// Whether the last of its work-groups merges them, instead of a second dispatch.
+        joined: bool,
+    },
+    /// A work-group for each query.
+    Vectors(KernelId),
+    /// Cooperative matrices.
+    Matrices(Matrices),
+    /// Tiles of queries and values.
+    Tiles {
+        /// Queries of an invocation.
+        own: usize,
+        /// Elements of a value that a work-group does.
+        cols: usize,
+    },
+}
+
+impl Candidate for Method {
+    fn name(&self) -> String {
+        match self {
+            Method::Rows(_) => "attention_row".to_owned(),
+            Method::Parts { parts, joined: false } => format!("attention_split/{parts}"),
+            Method::Parts { parts, joined: true } => format!("attention_split/{parts}/joined"),
+            Method::Vectors(_) => "attention_vector".to_owned(),
+            Method::Matrices(matrices) => matrices.kernel.info().name.to_owned(),
+            Method::Tiles { own, cols } => format!("attention_tile/{own}/{cols}"),
+        }
     }
-    if places.scores.is_none()
-        && let Some(matrices) = Matrices::of(s, t, bool_mask, lower)
-    {
-        let spec = [&constants[..], &[(spec::attention_matrix::LOCAL_SIZE_X, matrices.threads)]].concat();
-        let args = [args[0], args[1], args[2], args[3], args[4], args[5], sinks];
-        let grid = grid_1d(matrices.groups as u64, 1, max_x);
-        return lower.dispatch(matrices.kernel, &spec, &args, &params(s, matrices.groups), grid);
+}
+
+impl Method {
+    /// The one by the model of the device.
+    fn by_model(
+        s: &Scaled,
+        places: &Places,
+        bool_mask: bool,
+        lower: &Lowering<'_>,
+    ) -> Result<Method, OpError> {
+        if let Some(kernel) = rows(s, places, bool_mask, lower) {
+            return Ok(Method::Rows(kernel));
+        }
+        if let Some(parts) = parts(s, places, lower) {
+            // More parts take one work-group longer than a dispatch for each query. On a card any do: a token takes 1 to
+            // 6 percent longer on an H100.
+            let few = parts <= attention_split::JOINED_PARTS && lower.device().kind != DeviceKind::Discrete;
+            return Ok(Method::Parts { parts, joined: few && joins(places, bool_mask, lower) });
+        }
+        if let Some(kernel) = vectors(s, places, bool_mask) {
+            return Ok(Method::Vectors(kernel));
+        }
+        if places.paged.is_some() {
+            return Err(OpError::unsupported("paged attention of heads beyond a kernel's"));
+        }
+        if let Some(matrices) = matrices(s, places, bool_mask, lower) {
+            return Ok(Method::Matrices(matrices));
+        }
+        let (own, cols) = tile(s, lower.device(), lower.processors());
+        Ok(Method::Tiles { own, cols })
     }
-    let (own, cols) = tile(s, lower.device(), lower.processors());
-    let kernel = variants::AttentionTile { t, own: own as u32, cols: cols as u32, bool_mask }.id()?;
-    let groups = tiles(s, own, cols);
-    let params = params(s, groups);
-    lower.dispatch(kernel, &constants, &all, &params, grid_1d(groups as u64, 1, max_x))
+
+    /// Every way that the device can compute it and that may be the fastest one somewhere.
+    fn all(s: &Scaled, places: &Places, bool_mask: bool, lower: &Lowering<'_>) -> Vec<Method> {
+        let mut all = Vec::new();
+        if let Some(by_model) = parts(s, places, lower) {
+            let most = (s.kv_len / attention_split::LEAST_KEYS).max(by_model);
+            let least = s.kv_len.div_ceil(attention_split::KEYS);
+            let counts = BTreeSet::from([by_model / 4, by_model / 2, by_model, by_model * 2, by_model * 4]);
+            let counts = counts.into_iter().filter(|n| (least.max(1)..=most).contains(n) && fits(s, *n, lower));
+            let joins = joins(places, bool_mask, lower);
+            all.extend(counts.flat_map(|parts| {
+                let can_join = joins && parts <= attention_split::JOINED_PARTS;
+                let ways = if can_join { &[false, true][..] } else { &[false] };
+                ways.iter().map(move |joined| Method::Parts { parts, joined: *joined })
+            }));
+        }
+        // What writes its keys into the cache is done by parts alone.
+        if places.fresh.is_none() {
+            all.extend(vectors(s, places, bool_mask).map(Method::Vectors));
+            all.extend(matrices(s, places, bool_mask, lower).map(Method::Matrices));
+        }
+        if places.fresh.is_none() && places.paged.is_none() {
+            let cols = if s.v_head <= 64 { 64 } else { 128 };
+            all.extend([8, 4, 2].map(|own| Method::Tiles { own, cols }));
+        }
+        all
+    }
+}
+
+fn key(s: &Scaled, places: &Places) -> ChoiceKey {
+    ChoiceKey::new("attention", places.dtype)
+        .size("batch", s.batch)
+        .size("heads", s.q_heads)
+        .size("share", s.share())
+        .size("queries", s.q_len)
+        .size("keys", s.kv_len)
+        .exact("head", s.head)
+        .exact("value", s.v_head)
+        .flag("causal", s.causal)
+        .flag("masked", s.mask.is_some())
+        .flag("window", s.left.is_some() || s.right.is_some())
+        .flag("fresh", places.fresh.is_some())
+        .flag("paged", places.paged.is_some())
+        .flag("scores", places.scores.is_some())
+}
+
+/// The kernel of [`Method::Rows`], on devices that prefer texels.
+fn rows(s: &Scaled, places: &Places, bool_mask: bool, lower: &Lowering<'_>) -> Option<KernelId> {
+    let takes = places.paged.is_none() && lower.device().prefers_texels && whole_texels(s, lower);
+    let kernel = variants::AttentionRow { t: places.dtype, bool_mask }.id().ok();
+    kernel.filter(|kernel| takes && lower.can_run(*kernel))
+}
+
+/// The kernel of [`Method::Vectors`], for few queries of short enough vectors.
+fn vectors(s: &Scaled, places: &Places, bool_mask: bool) -> Option<KernelId> {
+    let takes = places.scores.is_none()
+        && s.q_len <= VECTOR_ROWS
+        && s.head <= attention_vector::HEAD_MAX
+        && s.v_head <= attention_vector::KEYS;
+    let variant =
+        variants::AttentionVector { t: places.dtype, bool_mask, paged: places.paged.is_some() };
+    if takes { variant.id().ok() } else { None }
+}
+
+fn matrices(s: &Scaled, places: &Places, bool_mask: bool, lower: &Lowering<'_>) -> Option<Matrices> {
+    let takes = places.scores.is_none() && places.paged.is_none();
+    if takes { Matrices::of(s, places.dtype, bool_mask, lower) } else { None }
 }
 
 /// The queries of an invocation of `attention_tile.comp` and the elements of a value of its work-groups. Small ones waste less
@@ -262,7 +387,14 @@ fn tiles(s: &Scaled, own: usize, cols: usize) -> usize {
 }
 
 /// In how many parts work-groups do the keys of few queries; `None` where the kernel for that does not fit.
-fn parts(s: &Scaled, lower: &Lowering<'_>) -> Option<usize> {
+fn parts(s: &Scaled, places: &Places, lower: &Lowering<'_>) -> Option<usize> {
+    // Very many queries keep a device busy without parts.
+    let few = places.paged.is_none() || s.batch <= PAGED_PARTS;
+    if few && places.scores.is_none() { parts_of(s, lower) } else { None }
+}
+
+/// The same wherever operands lie.
+fn parts_of(s: &Scaled, lower: &Lowering<'_>) -> Option<usize> {
     /// Smaller devices have room for several work-groups on a processor.
     const LEAST_GROUPS: usize = 64;
     let small = s.head.max(s.v_head) <= attention_split::HEAD_MAX;
@@ -275,9 +407,23 @@ fn parts(s: &Scaled, lower: &Lowering<'_>) -> Option<usize> {
     // More parts than processors take longer to merge than they save.
     let wanted = (lower.processors().max(LEAST_GROUPS) / (s.batch * s.kv_heads * bands)).max(1);
     let parts = wanted.min(s.kv_len / attention_split::LEAST_KEYS).max(least);
+    let takes = small && quads && steps && few && fits(s, parts, lower);
+    (takes && !lower.device().prefers_texels).then_some(parts)
+}
+
+/// Whether the device binds as many bytes as `parts` parts of the keys give.
+fn fits(s: &Scaled, parts: usize, lower: &Lowering<'_>) -> bool {
     let most = lower.device().limits.max_argument_bytes.min(MAX_PARTIAL as u64);
-    let fits = partial(s, parts).is_some_and(|bytes| bytes as u64 <= most);
-    (small && quads && steps && few && fits && !lower.device().prefers_texels).then_some(parts)
+    partial(s, parts).is_some_and(|bytes| bytes as u64 <= most)
+}
+
+/// Whether the last work-group of a cache that is written can merge the parts.
+fn joins(places: &Places, bool_mask: bool, lower: &Lowering<'_>) -> bool {
+    let paged = places.paged.is_some();
+    let kernel =
+        variants::AttentionSplit { t: places.dtype, bool_mask, fresh: true, paged, joined: true }.id();
+    let has = kernel.is_ok_and(|kernel| lower.can_run(kernel));
+    has && places.fresh.is_some() && lower.device().orders_groups
 }
 
 /// Bytes of what `parts` parts of the keys give.
@@ -295,7 +441,7 @@ fn lower_parts(
     s: &Scaled,
     places: &Places,
     bool_mask: bool,
-    (constants, parts): (&[(u32, u32)], usize),
+    (constants, parts, joined): (&[(u32, u32)], usize, bool),
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
     let (t, rows) = (places.dtype, s.batch * s.q_heads * s.q_len);
@@ -314,10 +460,6 @@ fn lower_parts(
     let args = [places.q, places.k, places.v, places.mask, places.lens, partial, sinks];
     let (fresh, paged) = (places.fresh.is_some(), places.paged.is_some());
     let split = |joined| variants::AttentionSplit { t, bool_mask, fresh, paged, joined }.id();
-    // More parts take one work-group longer than a dispatch for each query. On a card any do: a token takes 1 to 6 percent
-    // longer on an H100.
-    let few = parts <= attention_split::JOINED_PARTS && lower.device().kind != DeviceKind::Discrete;
-    let joined = fresh && few && lower.device().orders_groups && lower.can_run(split(true)?);
     let mut spec = [constants, &own].concat();
     let mut args = args.to_vec();
     if let Some(fresh) = &places.fresh {

@@ -10,7 +10,7 @@ use super::rotary::{Positions, Rotation, Tables};
 use super::scaled::{Attended, MaskData, Scaled, Sink, Steps, check_sizes};
 use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
-use crate::graph::TensorInfo;
+use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region;
 use crate::ops::real::{
@@ -351,6 +351,19 @@ impl Operator for GroupQueryAttention {
 
     fn updates(&self, output: usize) -> bool {
         self.updates.is_some() && output > 0
+    }
+
+    fn sample(&self, input: usize, cx: &OpCx) -> Option<Tensor> {
+        let s = self.resolve(cx).ok()?.scaled;
+        match input {
+            LAST => Tensor::new([s.batch], &vec![i32::try_from(s.kv_len).ok()? - 1; s.batch]).ok(),
+            IDS => {
+                let positions = (s.kv_len as i64 - s.q_len as i64..s.kv_len as i64).cycle();
+                let positions: Vec<i64> = positions.take(s.batch * s.q_len).collect();
+                Tensor::new([s.batch, s.q_len], &positions).ok()
+            }
+            _ => None,
+        }
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -386,6 +386,24 @@ fn devices_attend_in_tiles() {
     }
 }
 
+/// Every kernel that may be measured, for few queries and for many.
+#[cfg(feature = "vulkan")]
+#[test]
+fn devices_attend_by_every_candidate() {
+    use crate::ops::testing::{Check, no_texels};
+    let of = |shape: &[usize], seed| Some(tensor_of(shape, &values(shape.iter().product(), seed), |v| v));
+    let mut ran = std::collections::BTreeSet::new();
+    for (queries, keys) in [(2, 400), (33, 70)] {
+        let inputs = [of(&[1, 4, queries, 16], 1), of(&[1, 2, keys, 16], 2), of(&[1, 2, keys, 16], 3)];
+        let op = Attention { causal: true, ..Attention::default() };
+        ran.extend(Check::new(&op, &inputs).pretend(no_texels).tolerance(2e-5).run_candidates());
+    }
+    for name in ["attention_vector", "attention_tile/2/64", "attention_tile/4/64", "attention_tile/8/64"] {
+        assert!(ran.contains(name), "{ran:?}");
+    }
+    assert!(ran.iter().filter(|name| name.starts_with("attention_split/")).count() > 1, "{ran:?}");
+}
+
 #[cfg(feature = "vulkan")]
 #[test]
 fn devices_attend_to_halves() {

@@ -194,7 +194,7 @@ impl Operator for MatMulBlocks {
         let spec = [(spec::blocks::TYPE, b.blocks as u32)];
         // Rows of float16 alone: this kernel does not round rows.
         let kernel = |side| variants::BlockMatrix { t, side }.id().ok();
-        if let Some(matrices) = Matrices::of(lower, [m, b.rows], kernel) {
+        if let Some(matrices) = Matrices::of(lower, t, [m, b.rows, b.k], kernel) {
             let spec = [
                 spec[0],
                 (spec::block_matrix::BIASED, biased),

@@ -209,6 +209,17 @@ fn half_operands_are_multiplied_too() {
     }
 }
 
+/// Columns of a team, and teams that share them.
+#[cfg(feature = "vulkan")]
+#[test]
+fn few_rows_are_multiplied_by_every_candidate() {
+    use crate::ops::testing::Check;
+    let b = Rows { blocks: BlockType::Q40, rows: 70, k: 544 };
+    let inputs = [Some(tensor(&[2, b.k], 3)), Some(rows(b).0)];
+    let ran = Check::new(&MatMulBlocks { b, rounds: false }, &inputs).tolerance(1e-3).run_candidates();
+    assert_eq!(ran.iter().filter(|name| name.starts_with("few_rows/")).count(), 9, "{ran:?}");
+}
+
 #[test]
 fn rows_are_gathered_as_numbers() {
     for blocks in BlockType::ALL {

@@ -91,27 +91,32 @@ impl<'a> Bench<'a> {
         limit: Option<u64>,
     ) -> Result<Option<Bench<'a>>, Error> {
         let cx = &node.cx;
-        let is_free =
-            |i: usize| cx.value(i).is_none() && cx.input_opt(i).is_some_and(|x| !x.dtype.is_float());
         let Some(left) = MAX_BYTES.checked_sub(cx.bytes_touched()) else { return Ok(None) };
-        if (0..cx.input_count()).any(is_free) {
-            return Ok(None);
-        }
+        let buffer = |info: &TensorInfo| device.buffer(info.bytes() as u64, Placement::Device, "tuning");
         let mut inputs = Vec::with_capacity(cx.input_count());
         for i in 0..cx.input_count() {
             let Some(info) = cx.input_opt(i) else {
                 inputs.push(None);
                 continue;
             };
-            let buffer = device.buffer(info.bytes() as u64, Placement::Device, "tuning")?;
-            match cx.value(i) {
-                Some(value) => device.write(&buffer, value.bytes())?,
-                None => device.write(&buffer, &random(info, i as u64 + 1))?,
+            let of_integers = || if info.dtype.is_float() { None } else { node.op.sample(i, cx) };
+            let filled = buffer(info)?;
+            match cx.value(i).cloned().or_else(of_integers) {
+                Some(value) if value.info() == info => device.write(&filled, value.bytes())?,
+                None if info.dtype.is_float() => device.write(&filled, &random(info, i as u64 + 1))?,
+                _ => return Ok(None),
             }
-            inputs.push(Some(buffer));
+            inputs.push(Some(filled));
         }
-        let own = |info: &TensorInfo| device.buffer(info.bytes() as u64, Placement::Device, "tuning");
-        let outputs = cx.outputs().iter().map(own).collect::<Result<_, _>>()?;
+        let mut outputs = Vec::with_capacity(cx.outputs().len());
+        for (o, info) in cx.outputs().iter().enumerate() {
+            let output = buffer(info)?;
+            // What it finds there is read.
+            if node.op.updates(o) {
+                device.write(&output, &random(info, (inputs.len() + o) as u64 + 1))?;
+            }
+            outputs.push(output);
+        }
         let unused = device.buffer(256, Placement::Device, "tuning")?;
         let limit = limit.unwrap_or(TOO_LONG_NS).min(TOO_LONG_NS);
         Ok(Some(Bench { device, sources, node, inputs, outputs, unused, left, limit }))

@@ -199,10 +199,10 @@ impl MatMulNBits {
     /// The kernel of cooperative matrices for `m` rows of `t`, where there is one, and the exponent of what
     /// it multiplies scales by. It rounds weights to `float16`, and rows of `float32` where the model allows
     /// that; scales of `float32` must be known for that.
-    fn matrices(&self, cx: &OpCx, lower: &Lowering<'_>, t: DType, m: usize) -> Option<(Matrices, i32)> {
+    fn matrices(&self, cx: &OpCx, lower: &mut Lowering<'_>, t: DType, m: usize) -> Option<(Matrices, i32)> {
         let fits = m > nbits_vector::ROWS && (t == DType::F16 || self.rounds) && self.has_runs();
         let kernel = |side| variants::NbitsMatrix { t, side }.id().ok();
-        let matrices = fits.then(|| Matrices::of(lower, [m, self.n], kernel)).flatten()?;
+        let matrices = fits.then(|| Matrices::of(lower, t, [m, self.n, self.k], kernel)).flatten()?;
         let exponent = match t {
             DType::F16 => 0,
             _ => raise::exponent(cx.value(SCALES)?.as_slice().ok()?, self.blocks(), self.bits)?,

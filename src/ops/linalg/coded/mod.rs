@@ -10,7 +10,7 @@ use crate::kernel::codes::few_rows;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, KernelId, grid_1d};
 use crate::ops::real::Real;
-use crate::ops::{Lowering, OpCx, OpError, Operand, par};
+use crate::ops::{Candidate, ChoiceKey, Lowering, OpCx, OpError, Operand, par};
 use crate::shape::Shape;
 use crate::tensor::TensorInfo;
 
@@ -59,25 +59,39 @@ impl Matrices {
     /// them, processors that idle cost more than smaller work-groups do.
     const SIDES: [(usize, usize, usize); 3] = [(128, SUBS_128, 3), (64, SUBS_64, 1), (32, SUBS_32, 0)];
 
-    /// The one for a product of `m` rows and `n` columns, where the device runs one; `kernel` has that of work-groups of a
-    /// side.
+    /// The one for a product of `m` rows of `t`, `k` elements each, and `n` columns, where the device runs one; `kernel` has
+    /// that of work-groups of a side.
     pub(crate) fn of(
-        lower: &Lowering<'_>,
-        [m, n]: [usize; 2],
+        lower: &mut Lowering<'_>,
+        t: DType,
+        [m, n, k]: [usize; 3],
         kernel: impl Fn(u32) -> Option<KernelId>,
     ) -> Option<Matrices> {
         let processors = lower.processors();
-        Self::SIDES.into_iter().find_map(|(side, subs, pairs)| {
-            let enough = m.div_ceil(side) * n.div_ceil(side) >= processors * pairs / 2;
-            let kernel = kernel(side as u32).filter(|_| enough)?;
+        let of = |lower: &Lowering<'_>, (side, subs, _): (usize, usize, usize)| {
+            let kernel = kernel(side as u32)?;
             Some(Matrices { kernel, threads: lower.matrix_threads(kernel, subs)?, side })
-        })
+        };
+        let are_enough =
+            |(side, _, pairs): &(usize, usize, usize)| m.div_ceil(*side) * n.div_ceil(*side) >= processors * pairs / 2;
+        let by_model = Self::SIDES.into_iter().filter(are_enough).find_map(|side| of(lower, side))?;
+        Some(lower.choose(by_model, |lower| {
+            let key = ChoiceKey::new("coded matrices", t).size("m", m).size("n", n).size("k", k);
+            let key = key.exact("by", by_model.kernel.info().source);
+            (key, Self::SIDES.into_iter().filter_map(|side| of(lower, side)).collect())
+        }))
     }
 
     /// Work-groups for `m` rows and `n` columns. Those of neighbouring rows follow one another: they share weights, which
     /// are more than the rows.
     pub(crate) fn groups(&self, [m, n]: [u32; 2]) -> [u32; 3] {
         [m.div_ceil(self.side as u32), n.div_ceil(self.side as u32), 1]
+    }
+}
+
+impl Candidate for Matrices {
+    fn name(&self) -> String {
+        self.kernel.info().name.to_owned()
     }
 }
 
@@ -105,9 +119,31 @@ pub(crate) fn infer(cx: &OpCx, a: usize, dtype: DType, columns: usize) -> Result
     Ok(vec![TensorInfo::new(dtype, Shape::new(dims)?)])
 }
 
-/// Columns of a team of the kernel for few rows, and teams that share columns. A column has `units`, of which each
-/// thread of a team takes one at a time.
-pub(crate) fn teams(columns: usize, units: usize) -> (usize, usize) {
+/// How teams of the kernel for few rows share columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Teams {
+    /// Columns of a team.
+    cols: usize,
+    /// Teams that share them.
+    split: usize,
+}
+
+impl Teams {
+    /// All that there are, of which a team has at most `most` columns.
+    fn all(most: usize) -> Vec<Teams> {
+        let cols = [1, 2, 4].into_iter().filter(|cols| *cols <= most);
+        cols.flat_map(|cols| [1, 2, 4].map(|split| Teams { cols, split })).collect()
+    }
+}
+
+impl Candidate for Teams {
+    fn name(&self) -> String {
+        format!("few_rows/{}/{}", self.cols, self.split)
+    }
+}
+
+/// Those of the model of a device. A column has `units`, of which each thread of a team takes one at a time.
+fn teams(columns: usize, units: usize) -> Teams {
     /// A column of so many units keeps several teams busy.
     const LONG: usize = 128;
     /// With so many columns there are teams enough.
@@ -125,7 +161,7 @@ pub(crate) fn teams(columns: usize, units: usize) -> (usize, usize) {
     };
     let least = if split == 4 { LEAST_BY_FOUR } else { LEAST };
     let cols = least.into_iter().find(|(cols, least)| columns / cols * split >= *least);
-    (cols.map_or(1, |(cols, _)| cols), split)
+    Teams { cols: cols.map_or(1, |(cols, _)| cols), split }
 }
 
 /// Whether a kernel of few_rows.glsl does `m` rows.
@@ -141,11 +177,18 @@ pub(crate) fn lower_few_rows<P: bytemuck::Pod>(
     beside: &Beside,
     (mut constants, args, params): (Vec<(u32, u32)>, &[Operand], &P),
 ) -> Result<(), OpError> {
-    let (mut cols, split) = teams(n, units);
-    let mut matrices = 1;
+    // With a gate columns of both matrices are those of a team.
+    let matrices = if beside.gate.is_some() { 2 } else { 1 };
+    let most = few_rows::COLS_MAX / matrices;
+    let by_model = teams(n, units);
+    let by_model = Teams { cols: by_model.cols.min(most), ..by_model };
+    let Teams { cols, split } = lower.choose(by_model, |_| {
+        // One row or several, which a kernel holds in as many registers.
+        let key = ChoiceKey::new("few rows", DType::F32).exact("by", kernel.info().name);
+        let key = key.exact("m", m.next_power_of_two()).size("n", n).size("units", units);
+        (key.flag("normed", beside.norm.is_some()), Teams::all(most))
+    });
     if let Some(gate) = beside.gate {
-        // Columns of both matrices are those of a team.
-        (cols, matrices) = (cols.min(few_rows::COLS_MAX / 2), 2);
         let (code, [a, b]) = gate.code();
         constants.extend([
             (spec::few_rows::ACTIVATION, code),
@@ -223,14 +266,18 @@ mod tests {
     #[test]
     fn teams_are_as_many_as_keep_a_large_device_busy() {
         // Columns and units of a decoder of 1.5 billion parameters, then of one of half a billion, with 4 bits.
-        assert_eq!(teams(128_256, 64), (4, 1));
-        assert_eq!(teams(3072, 64), (2, 1));
-        assert_eq!(teams(2048, 256), (4, 4));
-        assert_eq!(teams(896, 152), (2, 2));
-        assert_eq!(teams(1536, 280), (2, 2));
-        assert_eq!(teams(1152, 28), (1, 1));
+        let of = |columns, units| {
+            let Teams { cols, split } = teams(columns, units);
+            (cols, split)
+        };
+        assert_eq!(of(128_256, 64), (4, 1));
+        assert_eq!(of(3072, 64), (2, 1));
+        assert_eq!(of(2048, 256), (4, 4));
+        assert_eq!(of(896, 152), (2, 2));
+        assert_eq!(of(1536, 280), (2, 2));
+        assert_eq!(of(1152, 28), (1, 1));
         // Few long columns, and more of them than need to be shared.
-        assert_eq!(teams(3, 256), (1, 4));
-        assert_eq!(teams(8192, 256), (2, 1));
+        assert_eq!(of(3, 256), (1, 4));
+        assert_eq!(of(8192, 256), (2, 1));
     }
 }
