@@ -28,6 +28,11 @@ pub(super) struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// Whether arguments give sizes.
+    pub(super) fn has_sizes(&self) -> bool {
+        !self.shape.is_empty() || !self.dim.is_empty()
+    }
+
     /// The shape of each of the inputs `ios`, as far as arguments and model say.
     pub(super) fn shapes(&self, ios: &[IoInfo]) -> Result<Vec<Option<SymShape>>, CliError> {
         let given = assign::by_name("--shape", "input", &self.shape, ios)?;

@@ -1,5 +1,6 @@
 //! `onepool tune` and `--tuning`: kernels chosen by measurement.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use super::precision::PrecisionArgs;
 use super::shapes::ModelArgs;
 use super::stop;
 use super::table::{Table, count, time};
+use onepool::generate::{GenerateOptions, Generator, ModelFolder, Prompt};
 use onepool::session::{Session, SessionBuilder, TunedChoice, Tuning, TuningReport};
 
 /// The argument that says whether measured kernels are taken.
@@ -63,6 +65,12 @@ pub(super) struct Args {
     /// The most seconds to measure. What takes longest is measured first, and the next call goes on.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     budget: Duration,
+    /// Of a language model without --shape and --dim a token and then a prompt of so many tokens are measured.
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    prompt_tokens: u32,
+    /// Tokens that its prompt and text may have, as `generate` will be told; else 128 more than the prompt.
+    #[arg(long, value_name = "TOKENS")]
+    context: Option<usize>,
     #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
@@ -97,7 +105,9 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         )));
     }
     let apis: Vec<&str> = table.iter().map(|context| context.info().api).collect();
-    let (graph, moved) = load_on(&args.source.model, args.source.params.as_deref(), &apis, true, out)?;
+    let text = if args.is_text() { Some(ModelFolder::open(&args.source.model)?) } else { None };
+    let model = text.as_ref().map_or_else(|| args.source.model.clone(), ModelFolder::graph);
+    let (graph, moved) = load_on(&model, args.source.params.as_deref(), &apis, true, out)?;
     let mut builder =
         stop::cancellable(Session::builder()).graph(graph).foreign_nodes(moved).context_desc(desc);
     builder = args.precision.apply(builder).tuning(Tuning::Within(args.budget));
@@ -105,14 +115,19 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         builder = builder.tuning_folder(folder);
     }
     let session = table.into_iter().fold(builder, |builder, context| builder.context(context)).build()?;
-    let (infos, open) = args.source.infos(&session.inputs())?;
-    if let Some(open) = open.first() {
-        return Err(CliError::usage(format!("the shape of {open} is open: give --shape or --dim")));
-    }
-    let spinner = out.progress("measuring", None);
-    session.plan(&infos)?;
-    drop(spinner);
-    let report = session.tuning_report();
+    let report = match text {
+        Some(folder) => args.measure_text(folder, session, out)?,
+        None => {
+            let (infos, open) = args.source.infos(&session.inputs())?;
+            if let Some(open) = open.first() {
+                let what = format!("the shape of {open} is open: give --shape or --dim");
+                return Err(CliError::usage(what));
+            }
+            let _spinner = out.progress("measuring", None);
+            session.plan(&infos)?;
+            session.tuning_report()
+        }
+    };
     let (before_ns, after_ns) = report.total_ns();
     let folder = folder.map(|folder| folder.display().to_string());
     describe(&report, folder.as_deref(), out)?;
@@ -126,6 +141,44 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
         report: &report,
     })?;
     if stop::is_pressed() { Err(CliError::Interrupted) } else { Ok(ExitCode::SUCCESS) }
+}
+
+impl Args {
+    /// Whether the model makes texts: its folder has a tokenizer, or it is a GGUF file.
+    fn is_text(&self) -> bool {
+        let model = &self.source.model;
+        let is_gguf = model.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+        !self.source.has_sizes() && (is_gguf || model.join("tokenizer.json").is_file())
+    }
+
+    /// Makes texts, for which the session plans, and so measures, what a token and a prompt take.
+    fn measure_text(
+        &self,
+        folder: ModelFolder,
+        session: Session,
+        out: &Output,
+    ) -> Result<TuningReport, CliError> {
+        let context = self.context.unwrap_or(self.prompt_tokens as usize + 128).min(folder.context());
+        let mut generator = Generator::new(folder, session, Some(context))?;
+        let options = GenerateOptions {
+            max_tokens: Some(2),
+            ignore_end: true,
+            reuse: false,
+            ..GenerateOptions::default()
+        };
+        // Small numbers, which every vocabulary has.
+        let room = generator.context().saturating_sub(2).max(1);
+        let tokens: Vec<u32> = (0..self.prompt_tokens).map(|i| 1 + i % 13).take(room).collect();
+        let _spinner = out.progress("measuring", None);
+        // A text has more tokens than prompts, so they are measured first.
+        for prompt in [&tokens[..1], &tokens] {
+            generator.generate(Prompt::Tokens(prompt), &options, |_| match stop::is_pressed() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            })?;
+        }
+        Ok(generator.session().tuning_report())
+    }
 }
 
 fn describe(report: &TuningReport, folder: Option<&str>, out: &mut Output) -> Result<(), CliError> {

@@ -216,14 +216,14 @@ pub(super) fn lower_scaled(
             lower.dispatch(kernel, &spec, &args, &params(s, rows), grid_1d(rows as u64, 1, max_x))
         }
         Method::Matrices(matrices) => {
-            let spec =
-                [&constants[..], &[(spec::attention_matrix::LOCAL_SIZE_X, matrices.threads)]].concat();
+            let spec = [&constants[..], &[(spec::attention_matrix::LOCAL_SIZE_X, matrices.threads)]].concat();
             let grid = grid_1d(matrices.groups as u64, 1, max_x);
             lower.dispatch(matrices.kernel, &spec, &few, &params(s, matrices.groups), grid)
         }
         Method::Tiles { own, cols } => {
             let kernel =
-                variants::AttentionTile { t: places.dtype, own: own as u32, cols: cols as u32, bool_mask }.id()?;
+                variants::AttentionTile { t: places.dtype, own: own as u32, cols: cols as u32, bool_mask }
+                    .id()?;
             let groups = tiles(s, own, cols);
             lower.dispatch(kernel, &constants, &all, &params(s, groups), grid_1d(groups as u64, 1, max_x))
         }
@@ -305,7 +305,8 @@ impl Method {
             let most = (s.kv_len / attention_split::LEAST_KEYS).max(by_model);
             let least = s.kv_len.div_ceil(attention_split::KEYS);
             let counts = BTreeSet::from([by_model / 4, by_model / 2, by_model, by_model * 2, by_model * 4]);
-            let counts = counts.into_iter().filter(|n| (least.max(1)..=most).contains(n) && fits(s, *n, lower));
+            let counts =
+                counts.into_iter().filter(|n| (least.max(1)..=most).contains(n) && fits(s, *n, lower));
             let joins = joins(places, bool_mask, lower);
             all.extend(counts.flat_map(|parts| {
                 let can_join = joins && parts <= attention_split::JOINED_PARTS;
@@ -356,8 +357,7 @@ fn vectors(s: &Scaled, places: &Places, bool_mask: bool) -> Option<KernelId> {
         && s.q_len <= VECTOR_ROWS
         && s.head <= attention_vector::HEAD_MAX
         && s.v_head <= attention_vector::KEYS;
-    let variant =
-        variants::AttentionVector { t: places.dtype, bool_mask, paged: places.paged.is_some() };
+    let variant = variants::AttentionVector { t: places.dtype, bool_mask, paged: places.paged.is_some() };
     if takes { variant.id().ok() } else { None }
 }
 

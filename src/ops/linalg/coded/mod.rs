@@ -72,8 +72,9 @@ impl Matrices {
             let kernel = kernel(side as u32)?;
             Some(Matrices { kernel, threads: lower.matrix_threads(kernel, subs)?, side })
         };
-        let are_enough =
-            |(side, _, pairs): &(usize, usize, usize)| m.div_ceil(*side) * n.div_ceil(*side) >= processors * pairs / 2;
+        let are_enough = |(side, _, pairs): &(usize, usize, usize)| {
+            m.div_ceil(*side) * n.div_ceil(*side) >= processors * pairs / 2
+        };
         let by_model = Self::SIDES.into_iter().filter(are_enough).find_map(|side| of(lower, side))?;
         Some(lower.choose(by_model, |lower| {
             let key = ChoiceKey::new("coded matrices", t).size("m", m).size("n", n).size("k", k);
@@ -142,25 +143,28 @@ impl Candidate for Teams {
     }
 }
 
-/// Those of the model of a device. A column has `units`, of which each thread of a team takes one at a time.
-fn teams(columns: usize, units: usize) -> Teams {
+/// Those of the model of a device with `processors`. A column has `units`, of which each thread of a team takes one at a
+/// time.
+fn teams(columns: usize, units: usize, processors: usize) -> Teams {
+    /// The processors of the device whose numbers these are: smaller ones are busy with fewer teams.
+    const PROCESSORS: usize = 132;
     /// A column of so many units keeps several teams busy.
     const LONG: usize = 128;
     /// With so many columns there are teams enough.
     const MANY: usize = 4096;
-    /// With fewer teams than these, teams of as many columns leave a large device idle.
+    /// With fewer teams than these, teams of as many columns leave a device idle.
     const LEAST: [(usize, usize); 2] = [(4, 4096), (2, 768)];
     /// The same for teams that share columns by fours.
     const LEAST_BY_FOUR: [(usize, usize); 2] = [(4, 2048), (2, 768)];
-    let split = match units {
-        0..LONG => 1,
-        _ if columns >= MANY => 1,
+    let of_large = |count: usize| count.saturating_mul(PROCESSORS) / processors.max(1);
+    let split = match (units, of_large(columns)) {
+        (0..LONG, _) | (_, MANY..) => 1,
         // Two columns of a team are too few to be shared by four.
-        _ if units >= 2 * LONG && !(MANY / 8..MANY / 2).contains(&columns) => 4,
+        (_, columns) if units >= 2 * LONG && !(MANY / 8..MANY / 2).contains(&columns) => 4,
         _ => 2,
     };
     let least = if split == 4 { LEAST_BY_FOUR } else { LEAST };
-    let cols = least.into_iter().find(|(cols, least)| columns / cols * split >= *least);
+    let cols = least.into_iter().find(|(cols, least)| of_large(columns / cols * split) >= *least);
     Teams { cols: cols.map_or(1, |(cols, _)| cols), split }
 }
 
@@ -180,7 +184,7 @@ pub(crate) fn lower_few_rows<P: bytemuck::Pod>(
     // With a gate columns of both matrices are those of a team.
     let matrices = if beside.gate.is_some() { 2 } else { 1 };
     let most = few_rows::COLS_MAX / matrices;
-    let by_model = teams(n, units);
+    let by_model = teams(n, units, lower.processors());
     let by_model = Teams { cols: by_model.cols.min(most), ..by_model };
     let Teams { cols, split } = lower.choose(by_model, |_| {
         // One row or several, which a kernel holds in as many registers.
@@ -264,10 +268,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn teams_are_as_many_as_keep_a_large_device_busy() {
+    fn teams_are_as_many_as_keep_a_device_busy() {
         // Columns and units of a decoder of 1.5 billion parameters, then of one of half a billion, with 4 bits.
         let of = |columns, units| {
-            let Teams { cols, split } = teams(columns, units);
+            let Teams { cols, split } = teams(columns, units, 132);
             (cols, split)
         };
         assert_eq!(of(128_256, 64), (4, 1));
@@ -279,5 +283,9 @@ mod tests {
         // Few long columns, and more of them than need to be shared.
         assert_eq!(of(3, 256), (1, 4));
         assert_eq!(of(8192, 256), (2, 1));
+        // Twelve compute units of an APU, and a host.
+        assert_eq!(teams(896, 152, 12), Teams { cols: 2, split: 1 });
+        assert_eq!(teams(4096, 64, 12), Teams { cols: 4, split: 1 });
+        assert_eq!(teams(64, 2, 1), Teams { cols: 4, split: 1 });
     }
 }
