@@ -144,11 +144,12 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 }
 
 impl Args {
-    /// Whether the model makes texts: its folder has a tokenizer, or it is a GGUF file.
+    /// Whether the model makes texts: its folder has the settings of that, or it is a GGUF file.
     fn is_text(&self) -> bool {
         let model = &self.source.model;
         let is_gguf = model.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-        !self.source.has_sizes() && (is_gguf || model.join("tokenizer.json").is_file())
+        let settings = ["genai_config.json", "generation_config.json"];
+        !self.source.has_sizes() && (is_gguf || settings.iter().any(|name| model.join(name).is_file()))
     }
 
     /// Makes texts, for which the session plans, and so measures, what a token and a prompt take.

@@ -129,3 +129,21 @@ fn what_cannot_be_tuned_is_said() {
     fails(d, 2, &tune(&["--budget", "soon"]), &["--budget"]);
     says(&ends(d, 0, &tune(&["--budget", "0"])), &["0 choices measured"]);
 }
+
+/// What a token and a prompt take, for which `generate` plans the same.
+#[test]
+fn of_a_language_model_tokens_and_prompts_are_measured() {
+    let dir = folder();
+    let d = dir.path();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny_gguf/qwen2.gguf");
+    let all = ["tune", model, "--prompt-tokens", "40", "--device", "vulkan", "--cache", "cache"];
+    let report = json(&ends(d, 0, &[&all[..], &["--budget", "600", "--json"]].concat()));
+    let keys = report["measured"].as_array().unwrap().iter().map(|choice| choice["key"].as_str().unwrap());
+    let keys: Vec<&str> = keys.collect();
+    for wanted in ["few rows float32 by=block_vector_f32 m=1 n=320", "queries=1 keys=160", "queries=64:8"] {
+        assert!(keys.iter().any(|key| key.contains(wanted)), "{wanted}: {keys:?}");
+    }
+    says(&ends(d, 0, &all), &["0 choices measured"]);
+    let text = ["generate", model, "--prompt", "Hello", "-n", "4", "-d", "vulkan", "--cache", "cache"];
+    ends(d, 0, &[&text[..], &["--tuning", "kept"]].concat());
+}
