@@ -8,7 +8,7 @@
 
 use onepool::graph::{Graph, TensorInfo};
 use onepool::kernel::KernelId;
-use onepool::loader::gguf::load_gguf_bytes;
+use onepool::loader::gguf::{load_gguf, load_gguf_bytes};
 use onepool::loader::onnx::{load_onnx_bytes, read_tensor_pb, write_tensor_pb};
 use onepool::loader::params::{read_factory, read_params, write_params};
 use onepool::loader::tvm::{FunctionTable, GraphJson, TvmGraph};
@@ -426,6 +426,30 @@ fn gguf_files_never_panic() {
             assert!(!e.to_string().is_empty());
         }
     }
+}
+
+/// Parts of a model, one of them changed at a time.
+#[test]
+fn parts_of_gguf_files_never_panic() {
+    bound_memory();
+    let mut r = Numbers::begin();
+    let whole = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny_gguf");
+    let name = |no: u64| format!("parts-{:05}-of-00005.gguf", no + 1);
+    let files: Vec<Vec<u8>> = (0..5).map(|no| std::fs::read(whole.join(name(no))).unwrap()).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let write = |no: u64, bytes: &[u8]| std::fs::write(folder.path().join(name(no)), bytes).unwrap();
+    (0..5).for_each(|no| write(no, &files[no as usize]));
+    for round in 0..rounds().min(600) {
+        let (no, opened) = (round % 5, round / 5 % 5);
+        let file = &files[no as usize];
+        let part = [200, 800][round as usize % 2].min(file.len());
+        write(no, &[mutate(&file[..part], &mut r), file[part..].to_vec()].concat());
+        if let Err(e) = load_gguf(&folder.path().join(name(opened))) {
+            assert!(!e.to_string().is_empty());
+        }
+        write(no, file);
+    }
+    assert!(load_gguf(&folder.path().join(name(2))).is_ok());
 }
 
 /// Settings, tokenizers and chat templates of a language model's folder, one of them changed at a time.

@@ -245,21 +245,85 @@ fn what_is_not_read_is_named() {
     assert!(GgufFile::open(&file).is_ok() && !GgufFile::is_one(&dir.path().join("none")));
 }
 
-/// A file that is one of several is told by its metadata.
+/// The parts of a model: `parts` has those of `qwen2`.
+const PARTS: u32 = 5;
+
+fn part(no: u32) -> String {
+    format!("parts-{no:05}-of-{PARTS:05}")
+}
+
+/// Any part stands for the model. Products of tensors that lie in several parts are as those of one file.
 #[test]
-fn parts_of_a_model_are_named() {
-    let entry = |name: &str, value: u16| {
-        let name = [&(name.len() as u64).to_le_bytes()[..], name.as_bytes()].concat();
-        [&name[..], &2u32.to_le_bytes(), &value.to_le_bytes()].concat()
-    };
-    let counts = [&3u32.to_le_bytes()[..], &0u64.to_le_bytes(), &2u64.to_le_bytes()].concat();
-    let bytes = [&b"GGUF"[..], &counts, &entry("split.no", 1), &entry("split.count", 3)].concat();
-    let said = load_gguf_bytes(&bytes).unwrap_err().to_string();
-    assert!(said.contains("part 2 of 3 of a model"), "{said}");
-    assert!(said.contains("NAME-00001-of-00003.gguf to NAME-00003-of-00003.gguf"), "{said}");
+fn a_model_in_parts_is_that_model() {
+    let want = expected("qwen2");
+    for context in devices() {
+        for no in [1, PARTS] {
+            let off = off(&mut session(&part(no), &context, Activations::Exact), &want);
+            assert!(off <= 2e-4, "part {no} on {}: {off}", context.info().name);
+        }
+    }
+    let folder = ModelFolder::open(path(&part(3))).unwrap();
+    let prompt = Prompt::Text(want["prompt"].as_str().unwrap());
+    assert_eq!(folder.tokens(prompt).unwrap(), tokens(&want["prompt_tokens"]));
+    let summary = onepool::loader::summarize(&path(&part(2)), None).unwrap();
+    let one = onepool::loader::summarize(&path("qwen2"), None).unwrap();
+    assert_eq!(format!("{:?}", summary.parameters), format!("{:?}", one.parameters));
+}
+
+#[test]
+fn parts_that_are_wrong_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("m-00002-of-00003.gguf");
-    std::fs::write(&file, bytes).unwrap();
-    let said = ModelFolder::open(&file).unwrap_err().to_string();
-    assert!(said.contains("part 2 of 3"), "{said}");
+    let at = |no: u32| dir.path().join(format!("{}.gguf", part(no)));
+    let whole = |no: u32| std::fs::read(path(&part(no))).unwrap();
+    let restore = || (1..=PARTS).for_each(|no| std::fs::write(at(no), whole(no)).unwrap());
+    let said = |opened: u32| {
+        let e = GgufFile::open(&at(opened)).unwrap_err().to_string();
+        assert!(ModelFolder::open(at(opened)).unwrap_err().to_string().contains(&e), "{e}");
+        e
+    };
+    // A value of 16 bits after an entry's name and type.
+    let entry = |no: u32, name: &str, value: u16| {
+        let mut bytes = whole(no);
+        let at = bytes.windows(name.len()).position(|part| part == name.as_bytes()).unwrap() + name.len() + 4;
+        bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        bytes
+    };
+    restore();
+    std::fs::remove_file(at(4)).unwrap();
+    for opened in [1, 5] {
+        let e = said(opened);
+        assert!(e.contains(&part(4)) && e.contains("open the file"), "{e}");
+    }
+    std::fs::write(at(4), whole(2)).unwrap();
+    let e = said(1);
+    assert!(e.contains(&part(4)) && e.contains("expected part 4 of 5, found part 2 of 5"), "{e}");
+    std::fs::write(at(4), &whole(4)[..11000]).unwrap();
+    let e = said(1);
+    assert!(e.contains(&part(4)) && e.contains("blk."), "{e}");
+    // The second part again, with another number.
+    std::fs::write(at(4), entry(2, "split.no", 3)).unwrap();
+    let e = said(2);
+    assert!(e.contains(&part(4)) && e.contains("tensors"), "{e}");
+    restore();
+    std::fs::write(at(3), entry(3, "split.tensors.count", 25)).unwrap();
+    let e = said(1);
+    assert!(e.contains(&part(3)) && e.contains("as in the first part"), "{e}");
+    restore();
+    (1..=PARTS).for_each(|no| std::fs::write(at(no), entry(no, "split.tensors.count", 25)).unwrap());
+    let e = said(1);
+    assert!(e.contains("25 tensors in all parts"), "{e}");
+    restore();
+    std::fs::write(at(2), entry(2, "split.count", 6)).unwrap();
+    assert!(said(1).contains(&part(2)));
+    std::fs::write(at(2), entry(2, "split.no", 7)).unwrap();
+    let e = said(2);
+    assert!(e.contains(&part(2)) && e.contains("a number below 5"), "{e}");
+    std::fs::write(at(2), entry(2, "split.count", 9999)).unwrap();
+    assert!(said(2).contains("9999"));
+    let other = dir.path().join("m.gguf");
+    std::fs::write(&other, whole(1)).unwrap();
+    let e = GgufFile::open(&other).unwrap_err().to_string();
+    assert!(e.contains("NAME-00001-of-00005.gguf") && e.contains("m.gguf"), "{e}");
+    let e = load_gguf_bytes(&whole(1)).unwrap_err();
+    assert!(e.is_unsupported() && e.to_string().contains("part 1 of 5 of a model"), "{e}");
 }

@@ -208,8 +208,9 @@ def make_weights(c, vocabulary, seed):
 # Files.
 
 
-def write_file(path, c, weights, tokenizer, plain, pre=None):
-    writer = gguf.GGUFWriter(path, c["arch"])
+def write_file(path, c, weights, tokenizer, plain, pre=None, split=0):
+    """With `split` in parts of so many tensors, NAME-00001-of-0000N.gguf."""
+    writer = gguf.GGUFWriter(path, c["arch"], split_max_tensors=split)
     writer.add_name("tiny")  # llama.cpp asks for further tokens where "phi" is in a name
     writer.add_block_count(c["layers"])
     writer.add_context_length(c["context"])
@@ -347,6 +348,8 @@ def main():
                 # Tokens that are nearly as likely as the next one would differ between sound programs.
                 if results[name]["apart"] > 0.02:
                     break
+            if name == "qwen2":
+                write_file(os.path.join(HERE, "parts.gguf"), c, weights, tokenizer, False, split=6)
             if name == "phi4":
                 splits = {}
                 for pre in SPLITS:

@@ -297,6 +297,12 @@ impl LoadError {
         self.inner.kind
     }
 
+    /// Names the tensor in place of a byte of the file.
+    pub(crate) fn at_tensor(mut self, name: &str) -> Self {
+        self.inner.at = ErrorLocation::Tensor(name.to_owned());
+        self
+    }
+
     /// Names the file, unless an inner file is named already.
     pub(crate) fn in_file(mut self, file: &Path) -> Self {
         self.inner.file.get_or_insert_with(|| file.to_owned());

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::file::GgufFile;
+use super::parts::Parts;
 use super::rope;
 use super::settings::{Architecture, DecoderSizes, RopeSettings, Scaling, Settings, Temperature};
 use super::weights::{Part, Weights};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
 use crate::loader::error::{LoadError, LoadErrorKind};
-use crate::loader::source::Source;
 use crate::ops::attention::{GroupQueryAttention, SkipNorm};
 use crate::ops::ggml::{GatherBlocks, MatMulBlocks};
 use crate::ops::index::Gather;
@@ -19,18 +19,18 @@ use crate::ops::shape_ops::{Range, Reshape, ShapeOf};
 use crate::ops::{Function, NaryOp, Operator, add, cast, mul, nary, sub, unary};
 use crate::shape::{Dim, SymShape};
 
-/// The graph of the decoder in `file`, whose data `source` reads.
+/// The graph of the decoder in `file`, whose data `parts` read.
 pub(super) fn graph(
     file: &GgufFile,
-    source: &mut Source<'_>,
+    parts: &mut Parts<'_>,
     progress: Option<&dyn Fn(u64, u64)>,
 ) -> Result<Graph, LoadError> {
     let settings = Settings::of(file)?;
     let name = file.text("general.name")?.unwrap_or("decoder");
     let mut decoder = Decoder { g: GraphBuilder::new(name), weights: Weights::new(file), settings };
-    decoder.build(source)?;
+    decoder.build(parts)?;
     let Decoder { mut g, weights, .. } = decoder;
-    weights.load(&mut g, source, progress)?;
+    weights.load(&mut g, parts, progress)?;
     Ok(g.build()?)
 }
 
@@ -81,7 +81,7 @@ impl Decoder<'_> {
         Ok(self.g.constant(name, tensor))
     }
 
-    fn build(&mut self, source: &mut Source<'_>) -> Result<(), LoadError> {
+    fn build(&mut self, parts: &mut Parts<'_>) -> Result<(), LoadError> {
         let ids = self.g.input("input_ids", DType::I64, ["batch".into(), "tokens".into()]);
         let mask = self.g.input("attention_mask", DType::I64, ["batch".into(), "total".into()]);
         let sum = Reduce {
@@ -96,7 +96,7 @@ impl Decoder<'_> {
         let lens = self.shared_op("lens", cast(DType::I32), &[last]);
         let size = self.op("size", ShapeOf { start: 1, end: Some(2) }, &[mask]);
         let total = self.shared_op("total", cast(DType::I32), &[size]);
-        let tables = self.tables(source)?;
+        let tables = self.tables(parts)?;
         let temperature = match self.settings.temperature {
             Some(temperature) => Some(self.temperature(temperature, ids, valid)?),
             None => None,
@@ -142,7 +142,7 @@ impl Decoder<'_> {
     }
 
     /// Cosines and sines of layers that see all keys, and of those with a window.
-    fn tables(&mut self, source: &mut Source<'_>) -> Result<[[TensorId; 2]; 2], LoadError> {
+    fn tables(&mut self, parts: &mut Parts<'_>) -> Result<[[TensorId; 2]; 2], LoadError> {
         let Settings { rotated, rope, sizes, window, local_base, .. } = self.settings;
         let name = match rope.scaling {
             Scaling::Long { .. } => rope::SHORT,
@@ -150,7 +150,7 @@ impl Decoder<'_> {
         };
         self.weights.take(rope::LONG);
         let pairs = rotated.checked_div(2).unwrap_or(0);
-        let factors = self.weights.read_now(source, name, pairs)?;
+        let factors = self.weights.read_now(parts, name, pairs)?;
         if factors.iter().flatten().any(|factor| !factor.is_normal()) {
             let kind = LoadErrorKind::unexpected("factors that are not 0", format!("others in {name:?}"));
             return Err(kind.into());
@@ -274,7 +274,7 @@ impl Decoder<'_> {
         let parts = [(name("attn_q"), wide), (name("attn_k"), narrow), (name("attn_v"), narrow)];
         let fused = name("attn_qkv");
         let kinds = parts.clone().map(|(stem, _)| {
-            let biased = self.weights.has(&format!("{stem}.bias"));
+            let biased = self.weights.kind(&format!("{stem}.bias"));
             (self.weights.kind(&format!("{stem}.weight")), biased)
         });
         let apart = self.weights.has(&name("attn_q_norm.weight")) || common.temperature.is_some();

@@ -40,7 +40,8 @@ pub(super) struct GgufTensor {
     pub(super) dims: Vec<usize>,
     /// ggml's number of the element type.
     pub(super) kind: u32,
-    /// The byte of the file where it begins.
+    /// The part of the model that has it, from 0 on, and the byte of that file where it begins.
+    pub(super) part: usize,
     pub(super) at: u64,
     /// Its bytes, where the type is one that is read.
     pub(super) bytes: Option<u64>,
@@ -63,14 +64,6 @@ impl GgufFile {
     pub fn is_one(path: &Path) -> bool {
         let start = Source::open(path).and_then(|mut source| source.take("the file", 4));
         start.is_ok_and(|start| start == MAGIC)
-    }
-
-    /// Reads the file `path`, but for the data of its tensors.
-    ///
-    /// # Errors
-    /// [`LoadError`] with the byte, entry or tensor that is wrong.
-    pub fn open(path: &Path) -> Result<Self, LoadError> {
-        Source::open(path).and_then(|mut source| Self::read(&mut source)).map_err(|e| e.in_file(path))
     }
 
     pub(super) fn read(source: &mut Source<'_>) -> Result<Self, LoadError> {
@@ -119,15 +112,6 @@ impl GgufFile {
                     return Err(source.error(LoadErrorKind::Duplicate { what: "entries", name }));
                 }
             };
-        }
-        let parts = file.unsigned("split.count")?.unwrap_or(1);
-        if parts > 1 {
-            let part = file.unsigned("split.no")?.unwrap_or(0).saturating_add(1);
-            let what = format!(
-                "part {part} of {parts} of a model (files NAME-00001-of-{parts:05}.gguf to NAME-{parts:05}-of-{parts:05}.gguf): \
-                 make one file of them, as llama-gguf-split --merge does"
-            );
-            return Err(source.error(LoadErrorKind::unsupported(what)));
         }
         let mut relative = Vec::new();
         for _ in 0..tensors {
@@ -184,6 +168,35 @@ impl GgufFile {
             return Err(LoadErrorKind::unexpected("tensors that do not overlap", found).into());
         }
         Ok(())
+    }
+
+    /// Adds the tensors of part `part` of the model, and the entries of the first part. Those that others have too are equal
+    /// but for `number`.
+    pub(super) fn join(&mut self, other: GgufFile, part: usize, number: &str) -> Result<(), LoadError> {
+        if part == 0 {
+            *self = other;
+            return Ok(());
+        }
+        for (key, value) in other.metadata.iter().filter(|(key, _)| *key != number) {
+            if let Some(known) = self.metadata.get(key).filter(|known| *known != value) {
+                let expected = format!("{}, as in the first part of the model", known.describe());
+                return Err(entry_error(key, LoadErrorKind::unexpected(expected, value.describe())));
+            }
+        }
+        for (name, tensor) in other.tensors {
+            match self.tensors.entry(name) {
+                Entry::Vacant(place) => place.insert(GgufTensor { part, ..tensor }),
+                Entry::Occupied(known) => {
+                    let name = known.key().clone();
+                    return Err(LoadErrorKind::Duplicate { what: "tensors", name }.into());
+                }
+            };
+        }
+        let (found, limit) = (self.tensors.len() as u64, limits::MAX_TENSORS as u64);
+        match found > limit {
+            true => Err(LoadErrorKind::TooMany { what: "tensors", found, limit }.into()),
+            false => Ok(()),
+        }
     }
 
     /// Names and tensors, by name.
@@ -332,7 +345,7 @@ fn tensor(source: &mut Source<'_>) -> Result<GgufTensor, LoadErrorKind> {
     let overflow = || LoadErrorKind::unexpected("sizes that memory can have", format!("{dims:?}"));
     let elements = dims.iter().try_fold(1u64, |all, n| all.checked_mul(*n)).ok_or_else(overflow)?;
     let sizes: Option<Vec<usize>> = dims.iter().map(|n| usize::try_from(*n).ok()).collect();
-    let mut tensor = GgufTensor { dims: sizes.ok_or_else(overflow)?, kind, at, bytes: None };
+    let mut tensor = GgufTensor { dims: sizes.ok_or_else(overflow)?, kind, part: 0, at, bytes: None };
     if let Some(blocks) = tensor.blocks() {
         let (per, bytes) = (blocks.elements() as u64, blocks.bytes() as u64);
         if !dims.first().copied().unwrap_or(1).is_multiple_of(per) {

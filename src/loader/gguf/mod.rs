@@ -5,6 +5,7 @@
 
 mod decoder;
 mod file;
+mod parts;
 mod rope;
 mod settings;
 mod summary;
@@ -18,12 +19,23 @@ pub(super) use summary::summarize_gguf;
 
 use std::path::Path;
 
+use parts::Parts;
+
 use super::error::{ErrorLocation, LoadError};
 use super::options::Wishes;
-use super::source::Source;
 use crate::graph::Graph;
 
-/// Loads the decoder in the GGUF file `path`.
+impl GgufFile {
+    /// Reads the file `path`, but for the data of its tensors. Of a model in several parts all are read, whichever `path` is.
+    ///
+    /// # Errors
+    /// [`LoadError`] with the file and the byte, entry or tensor that is wrong.
+    pub fn open(path: &Path) -> Result<Self, LoadError> {
+        Parts::open(path).map(|(file, _)| file)
+    }
+}
+
+/// Loads the decoder in the GGUF file `path`, or in all the parts of which it is one.
 ///
 /// # Errors
 /// [`LoadError`] with the byte, entry or tensor that is wrong; [`LoadError::is_unsupported`] for architectures, element
@@ -34,12 +46,9 @@ pub fn load_gguf(path: &Path) -> Result<Graph, LoadError> {
 
 /// As [`load_gguf`]; with wishes as in [`super::LoadOptions`].
 pub(super) fn load_gguf_with(path: &Path, (progress, map, used): Wishes<'_>) -> Result<Graph, LoadError> {
-    let mut source = Source::open(path)?;
-    source.map = map;
-    if let Some(used) = used {
-        used.note(path.to_owned(), source.identity());
-    }
-    load(source, progress).map_err(|e| e.in_file(path))
+    let (file, mut parts) = Parts::open(path)?;
+    parts.heed(map, used);
+    decoder::graph(&file, &mut parts, progress).map_err(|e| e.in_file(path))
 }
 
 /// As [`load_gguf`], of a file's bytes.
@@ -47,10 +56,6 @@ pub(super) fn load_gguf_with(path: &Path, (progress, map, used): Wishes<'_>) -> 
 /// # Errors
 /// As there.
 pub fn load_gguf_bytes(bytes: &[u8]) -> Result<Graph, LoadError> {
-    load(Source::of(bytes), None)
-}
-
-fn load(mut source: Source<'_>, progress: Option<&dyn Fn(u64, u64)>) -> Result<Graph, LoadError> {
-    let file = GgufFile::read(&mut source)?;
-    decoder::graph(&file, &mut source, progress)
+    let (file, mut parts) = Parts::of(bytes)?;
+    decoder::graph(&file, &mut parts, None)
 }

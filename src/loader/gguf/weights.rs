@@ -5,11 +5,12 @@ use std::collections::{BTreeSet, HashMap};
 use half::{bf16, f16};
 
 use super::file::{GgufFile, GgufTensor, kind_name};
+use super::parts::Parts;
 use crate::dtype::DType;
 use crate::graph::{GraphBuilder, TensorId, TensorInfo};
 use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
 use crate::loader::pack::{Item, pack};
-use crate::loader::source::{Source, WIDENED};
+use crate::loader::source::WIDENED;
 use crate::memory::os;
 use crate::ops::ggml::{BlockType, Rows};
 use crate::shape::Shape;
@@ -35,6 +36,7 @@ struct Wanted<'f> {
 struct Range<'f> {
     name: &'f str,
     blocks: BlockType,
+    part: usize,
     at: u64,
     bytes: usize,
 }
@@ -69,9 +71,9 @@ impl<'f> Weights<'f> {
         self.file.tensor(name).is_some()
     }
 
-    /// The element type of tensor `name`.
-    pub(super) fn kind(&self, name: &str) -> Option<u32> {
-        self.file.tensor(name).map(|tensor| tensor.kind)
+    /// The element type of tensor `name`, and the part of the model that has it.
+    pub(super) fn kind(&self, name: &str) -> Option<(u32, usize)> {
+        self.file.tensor(name).map(|tensor| (tensor.kind, tensor.part))
     }
 
     /// Rows of tensor `name`.
@@ -135,7 +137,7 @@ impl<'f> Weights<'f> {
             let bytes = bytes
                 .ok_or_else(|| LoadErrorKind::unexpected("sizes that memory can have", end.to_string()))?;
             let at = tensor.at.saturating_add((row as u64).saturating_mul(part.first as u64));
-            ranges.push(Range { name, blocks, at, bytes });
+            ranges.push(Range { name, blocks, part: tensor.part, at, bytes });
             let rows = common.map_or(0, |rows| rows.rows).saturating_add(part.rows);
             if common.is_some_and(|rows| rows.blocks != blocks) {
                 let expected = format!("the type of {:?}", parts.first().map_or("", |part| &part.name));
@@ -183,13 +185,14 @@ impl<'f> Weights<'f> {
             let what = format!("a vector of {}; F32, F16 and BF16 are read", blocks.name());
             return Err(at_tensor(name, LoadErrorKind::unsupported(what)));
         }
-        Ok(Range { name, blocks, at: tensor.at, bytes: len.saturating_mul(blocks.bytes()) })
+        let bytes = len.saturating_mul(blocks.bytes());
+        Ok(Range { name, blocks, part: tensor.part, at: tensor.at, bytes })
     }
 
     /// The elements of a small tensor, now; nothing where it is not there.
     pub(super) fn read_now(
         &mut self,
-        source: &mut Source<'_>,
+        from: &mut Parts<'_>,
         name: &str,
         len: usize,
     ) -> Result<Option<Vec<f32>>, LoadError> {
@@ -198,7 +201,7 @@ impl<'f> Weights<'f> {
         }
         let range = self.vector(name, len)?;
         let mut bytes = vec![0; len.saturating_mul(4)];
-        range.widened(source, &mut bytes)?;
+        range.widened(from, &mut bytes)?;
         Ok(Some(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()))
     }
 
@@ -219,7 +222,7 @@ impl<'f> Weights<'f> {
     pub(super) fn load(
         self,
         g: &mut GraphBuilder,
-        source: &mut Source<'_>,
+        from: &mut Parts<'_>,
         progress: Option<&dyn Fn(u64, u64)>,
     ) -> Result<(), LoadError> {
         let mut unknown = self.file.tensors().map(|(name, _)| name).filter(|name| !self.used.contains(name));
@@ -235,13 +238,13 @@ impl<'f> Weights<'f> {
             let what = "bytes of tensors, more than the memory of this machine";
             return Err(LoadErrorKind::TooMany { what, found, limit }.into());
         }
-        let items: Vec<Item> = self.wanted.iter().map(|wanted| wanted.item(source)).collect();
+        let items: Vec<Item> = self.wanted.iter().map(|wanted| wanted.item(from)).collect();
         let tensors = pack(&items, progress, |i, to, read| match self.wanted.get(i) {
             Some(wanted) if read => {
                 wanted.end(to);
                 Ok(())
             }
-            Some(wanted) => wanted.fill(source, to),
+            Some(wanted) => wanted.fill(from, to),
             None => Ok(()),
         })?;
         for (wanted, tensor) in self.wanted.iter().zip(tensors) {
@@ -252,9 +255,14 @@ impl<'f> Weights<'f> {
 }
 
 impl Wanted<'_> {
-    fn item(&self, source: &Source<'_>) -> Item {
+    fn item(&self, from: &Parts<'_>) -> Item {
         let pieces = self.parts.iter().map(|part| (part.at, part.bytes as u64)).collect();
         let narrow = self.floats && self.parts.iter().any(|part| part.blocks != BlockType::F32);
+        let first = self.parts.first().map_or(0, |part| part.part);
+        let Some(source) = from.get(first).filter(|_| self.parts.iter().all(|part| part.part == first))
+        else {
+            return Item::filled(self.info.clone());
+        };
         source.item(self.info.clone(), pieces, if narrow { WIDENED } else { "" })
     }
 
@@ -264,15 +272,15 @@ impl Wanted<'_> {
         to.get_mut(read..).unwrap_or_default().fill(0);
     }
 
-    fn fill(&self, source: &mut Source<'_>, to: &mut [u8]) -> Result<(), LoadError> {
+    fn fill(&self, from: &mut Parts<'_>, to: &mut [u8]) -> Result<(), LoadError> {
         let mut rest = to;
         for part in &self.parts {
             let len = if self.floats { part.elements().saturating_mul(4) } else { part.bytes };
             let (to, after) = rest.split_at_mut_checked(len).unwrap_or_default();
             if self.floats {
-                part.widened(source, to)?;
+                part.widened(from, to)?;
             } else {
-                part.read(source, to)?;
+                part.read(from, to)?;
             }
             rest = after;
         }
@@ -286,18 +294,17 @@ impl Range<'_> {
         self.bytes.checked_div(self.blocks.bytes()).unwrap_or(0)
     }
 
-    fn read(&self, source: &mut Source<'_>, to: &mut [u8]) -> Result<(), LoadError> {
-        source.seek(self.at)?;
-        source.read("the data", to).map_err(|e| at_tensor(self.name, e.into_kind()))
+    fn read(&self, from: &mut Parts<'_>, to: &mut [u8]) -> Result<(), LoadError> {
+        from.read(self.part, self.at, to).map_err(|e| e.at_tensor(self.name))
     }
 
     /// Reads single numbers as `float32`.
-    fn widened(&self, source: &mut Source<'_>, to: &mut [u8]) -> Result<(), LoadError> {
+    fn widened(&self, from: &mut Parts<'_>, to: &mut [u8]) -> Result<(), LoadError> {
         if self.blocks == BlockType::F32 {
-            return self.read(source, to);
+            return self.read(from, to);
         }
         let mut bytes = vec![0; self.bytes];
-        self.read(source, &mut bytes)?;
+        self.read(from, &mut bytes)?;
         let halves = bytes.as_chunks::<2>().0;
         for (to, half) in to.as_chunks_mut::<4>().0.iter_mut().zip(halves) {
             let value = match self.blocks {
