@@ -428,6 +428,22 @@ fn gguf_files_never_panic() {
     }
 }
 
+/// As [`gguf_files_never_panic`], of a mixture of experts.
+#[test]
+fn mixtures_in_gguf_files_never_panic() {
+    bound_memory();
+    let mut r = Numbers::begin();
+    let seed = include_bytes!("../models/tiny_gguf/qwen3moe.gguf");
+    assert!(load_gguf_bytes(seed).is_ok());
+    for round in 0..rounds().min(900) {
+        let part = [900, 12000, 24000][round as usize % 3].min(seed.len());
+        let bytes = [mutate(&seed[..part], &mut r), seed[part..].to_vec()].concat();
+        if let Err(e) = load_gguf_bytes(&bytes) {
+            assert!(!e.to_string().is_empty());
+        }
+    }
+}
+
 /// Parts of a model, one of them changed at a time.
 #[test]
 fn parts_of_gguf_files_never_panic() {

@@ -17,7 +17,7 @@ use onepool::plan::Activations;
 use onepool::registry::Registry;
 use onepool::{DType, Session, Shape, Tensor, TensorInfo};
 
-const MODELS: [&str; 13] = [
+const MODELS: [&str; 17] = [
     "llama",
     "llama_k",
     "llama_low",
@@ -31,6 +31,10 @@ const MODELS: [&str; 13] = [
     "phi4",
     "mistral3",
     "smollm3",
+    "qwen3moe",
+    "mixtral",
+    "olmoe",
+    "qwen2moe",
 ];
 
 fn path(name: &str) -> PathBuf {
@@ -326,4 +330,23 @@ fn parts_that_are_wrong_are_named() {
     assert!(e.contains("NAME-00001-of-00005.gguf") && e.contains("m.gguf"), "{e}");
     let e = load_gguf_bytes(&whole(1)).unwrap_err();
     assert!(e.is_unsupported() && e.to_string().contains("part 1 of 5 of a model"), "{e}");
+}
+
+/// What a mixture's settings say is checked against what its tensors are.
+#[test]
+fn experts_that_are_wrong_are_named() {
+    let said = |name: &str, value: u32| {
+        let mut bytes = std::fs::read(path("qwen3moe")).unwrap();
+        let at = bytes.windows(name.len()).position(|part| part == name.as_bytes()).unwrap() + name.len() + 4;
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        load_gguf_bytes(&bytes).unwrap_err().to_string()
+    };
+    let e = said("qwen3moe.expert_count", 0);
+    assert!(e.contains("expert_count") && e.contains("a number of experts"), "{e}");
+    let e = said("qwen3moe.expert_count", 7);
+    assert!(e.contains("blk.0.ffn_gate_inp.weight") && e.contains("7 rows of 64"), "{e}");
+    let e = said("qwen3moe.expert_used_count", 9);
+    assert!(e.contains("1 to 8"), "{e}");
+    let e = said("qwen3moe.expert_feed_forward_length", 64);
+    assert!(e.contains("blk.0.ffn_gate_exps.weight") && e.contains("8 experts of 64 rows of 64"), "{e}");
 }

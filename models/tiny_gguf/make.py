@@ -55,6 +55,15 @@ MODELS = {
                   types=(Q.Q8_0, Q.Q4_0, Q.Q8_0, None)),
     "gemma3_period": dict(arch="gemma3", layers=4, hidden=32, heads=2, kv=1, head=32, ffn=64, context=256, theta=1e4, eps=1e-6, spm=True,
                           norms=True, after=True, window=8, period=2, linear=8.0, types=(Q.Q8_0, Q.Q4_0, Q.Q8_0, None)),
+    # Mixtures: experts, those of a token, and elements between their products.
+    "qwen3moe": dict(arch="qwen3moe", layers=2, hidden=64, heads=2, kv=1, head=32, ffn=96, context=256, theta=1e6, eps=1e-6, pre="qwen2", norms=True,
+                     experts=(8, 3, 32), types=(Q.Q8_0, (Q.Q4_0, Q.Q4_0, Q.Q8_0), Q.Q4_0, Q.Q8_0)),
+    "mixtral": dict(arch="llama", layers=1, hidden=256, heads=2, kv=1, head=32, ffn=32, context=256, theta=1e6, eps=1e-5, spm=True,
+                    experts=(3, 2, None), types=((Q.Q4_K, Q.Q4_K, Q.Q4_K, Q.Q8_0), (Q.Q4_K, Q.Q6_K, Q.Q5_0), Q.Q4_K, None)),
+    "olmoe": dict(arch="olmoe", layers=2, hidden=64, heads=2, kv=2, head=32, ffn=32, context=256, theta=1e4, eps=1e-5, pre="gpt-2", wide_norms=True,
+                  experts=(8, 4, None), types=(Q.Q4_1, (Q.Q5_1, Q.Q4_1, Q.IQ4_NL), Q.Q8_0, Q.Q8_0)),
+    "qwen2moe": dict(arch="qwen2moe", layers=2, hidden=64, heads=2, kv=1, head=32, ffn=96, context=256, theta=1e6, eps=1e-6, pre="qwen2", bias=True,
+                     experts=(4, 2, 32), shared=32, types=(Q.Q8_0, (Q.F16, Q.Q5_0, Q.Q8_0), Q.Q4_0, Q.Q8_0)),
 }
 
 # Pre-tokenizers whose pieces of SPLIT are compared, with the vocabulary of "phi4".
@@ -155,6 +164,12 @@ class Weights:
         self.stored[name] = (stored, kind)
         self.plain[name] = dequantize(stored, kind).astype(np.float32).reshape(n, k)
 
+    def experts(self, name, count, n, k, kind, gain):
+        self.matrix(name, count * n, k, kind, gain)
+        stored, kind = self.stored[name]
+        self.stored[name] = (stored.reshape(count, n, -1), kind)
+        self.plain[name] = self.plain[name].reshape(count, n, k)
+
     def vector(self, name, n, std, mean):
         self.vector_of(name, self.random.standard_normal(n) * std + mean)
 
@@ -191,11 +206,27 @@ def make_weights(c, vocabulary, seed):
         if c.get("norms"):
             w.vector(p + "attn_q_norm.weight", c["head"], 0.1, 1.3)
             w.vector(p + "attn_k_norm.weight", c["head"], 0.1, 1.3)
+        if c.get("wide_norms"):
+            w.vector(p + "attn_q_norm.weight", q, 0.1, 1.3)
+            w.vector(p + "attn_k_norm.weight", kv, 0.1, 1.3)
         w.matrix(p + "attn_output.weight", hidden, q, to, 1.5)
         if c.get("after"):
             w.vector(p + "post_attention_norm.weight", hidden, 0.1, 0.8)
             w.vector(p + "post_ffw_norm.weight", hidden, 0.1, 0.8)
         w.vector(p + "ffn_norm.weight", hidden, 0.1, 1.0)
+        if "experts" in c:
+            count, _, inner = c["experts"]
+            inner = inner or ffn
+            w.matrix(p + "ffn_gate_inp.weight", count, hidden, Q.F32, 2.0)
+            w.experts(p + "ffn_gate_exps.weight", count, inner, hidden, tg, 1.2)
+            w.experts(p + "ffn_up_exps.weight", count, inner, hidden, tu, 1.2)
+            w.experts(p + "ffn_down_exps.weight", count, hidden, inner, td, 6.0)
+            if "shared" in c:
+                w.vector(p + "ffn_gate_inp_shexp.weight", hidden, 1.0 / np.sqrt(hidden), 0.0)
+                w.matrix(p + "ffn_gate_shexp.weight", c["shared"], hidden, Q.Q8_0, 1.2)
+                w.matrix(p + "ffn_up_shexp.weight", c["shared"], hidden, Q.Q8_0, 1.2)
+                w.matrix(p + "ffn_down_shexp.weight", hidden, c["shared"], Q.Q8_0, 2.0)
+            continue
         if c.get("fused"):
             w.matrix(p + "ffn_up.weight", 2 * ffn, hidden, tu, 1.2)
         else:
@@ -223,6 +254,14 @@ def write_file(path, c, weights, tokenizer, plain, pre=None, split=0):
     writer.add_rope_dimension_count(c.get("rotated", c["head"]))
     writer.add_rope_freq_base(c["theta"])
     writer.add_layer_norm_rms_eps(c["eps"])
+    if "experts" in c:
+        count, used, inner = c["experts"]
+        writer.add_expert_count(count)
+        writer.add_expert_used_count(used)
+        if inner is not None:
+            writer.add_expert_feed_forward_length(inner)
+        if "shared" in c:
+            writer.add_expert_shared_feed_forward_length(c["shared"])
     if "window" in c:
         writer.add_sliding_window(c["window"])
     if "caps" in c:

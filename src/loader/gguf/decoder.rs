@@ -5,12 +5,14 @@ use std::sync::Arc;
 use super::file::GgufFile;
 use super::parts::Parts;
 use super::rope;
-use super::settings::{Architecture, DecoderSizes, RopeSettings, Scaling, Settings, Temperature};
+use super::settings::{Architecture, DecoderSizes, Experts, RopeSettings, Scaling, Settings, Temperature};
 use super::weights::{Part, Weights};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
 use crate::loader::error::{LoadError, LoadErrorKind};
-use crate::ops::attention::{GroupQueryAttention, SkipNorm};
+use crate::ops::attention::{
+    ExpertActivation, ExpertBlocks, Gated, GroupQueryAttention, MixtureOfExperts, SkipNorm,
+};
 use crate::ops::ggml::{GatherBlocks, MatMulBlocks};
 use crate::ops::index::Gather;
 use crate::ops::norm::LayerNormalization;
@@ -116,7 +118,10 @@ impl Decoder<'_> {
         let mut present = Vec::new();
         for layer in 0..self.settings.sizes.layers {
             stream = self.attention(layer, stream, &common, &mut present)?;
-            stream = self.gated(layer, stream)?;
+            stream = match self.settings.experts {
+                Some(experts) => self.mixture(layer, stream, experts)?,
+                None => self.gated(layer, stream)?,
+            };
         }
         let (y, _) = self.norm("output_norm", stream)?;
         let head = if self.weights.has("output.weight") { "output" } else { "token_embd" };
@@ -242,20 +247,24 @@ impl Decoder<'_> {
         Ok(self.op(name, MatMulBlocks { b, rounds: true }, &inputs))
     }
 
-    /// `x`, of `heads` heads, with each of them normalized, where the file has a scale for it.
+    /// `x`, of `heads` heads, with each of them or the whole row normalized, where the file has a scale for it.
     fn head_norm(&mut self, stem: &str, x: TensorId, heads: usize) -> Result<TensorId, LoadError> {
         let weight = format!("{stem}.weight");
         if !self.weights.has(&weight) {
             return Ok(x);
         }
-        let Settings { epsilon, sizes, .. } = self.settings;
+        let Settings { architecture, epsilon, sizes, .. } = self.settings;
+        let norm = LayerNormalization { axis: -1, epsilon, center: false, stash: DType::F32 };
+        if architecture.normalizes_rows() {
+            let scale = self.weights.floats(&mut self.g, &[(weight, heads.saturating_mul(sizes.head))])?;
+            return Ok(self.op(stem, norm, &[x, scale]));
+        }
         let scale = self.weights.floats(&mut self.g, &[(weight, sizes.head)])?;
         let apart = self.integers(&format!("{stem}.apart"), &[0, 0, heads as i64, sizes.head as i64])?;
         let joined =
             self.integers(&format!("{stem}.joined"), &[0, 0, heads.saturating_mul(sizes.head) as i64])?;
         let reshape = || Reshape { allow_zero: false, fixed: None };
         let x = self.op(format!("{stem}.split"), reshape(), &[x, apart]);
-        let norm = LayerNormalization { axis: -1, epsilon, center: false, stash: DType::F32 };
         let x = self.op(stem, norm, &[x, scale]);
         Ok(self.op(format!("{stem}.join"), reshape(), &[x, joined]))
     }
@@ -356,15 +365,71 @@ impl Decoder<'_> {
             let gate = self.product(&name("ffn_gate"), y, &[(name("ffn_gate"), ffn)], hidden)?;
             (gate, self.product(&name("ffn_up"), y, &[(name("ffn_up"), ffn)], hidden)?)
         };
-        let active = if architecture.is_gemma() {
+        let y = self.gate(layer, "", gate, up);
+        let y = self.product(&name("ffn_down"), y, &[(name("ffn_down"), hidden)], ffn)?;
+        let y = self.norm_after(&name("post_ffw_norm"), y)?;
+        Ok((x, Some(y)))
+    }
+
+    /// `up` times the activation of `gate`.
+    fn gate(&mut self, layer: usize, end: &str, gate: TensorId, up: TensorId) -> TensorId {
+        let name = |part: &str| format!("blk.{layer}.{part}{end}");
+        let active = if self.settings.architecture.is_gemma() {
             self.shared_op(name("ffn_gelu"), unary(Function::GeluTanh), &[gate])
         } else {
             let sigmoid = self.shared_op(name("ffn_sigmoid"), unary(Function::Sigmoid), &[gate]);
             self.shared_op(name("ffn_silu"), mul(), &[gate, sigmoid])
         };
-        let y = self.shared_op(name("ffn_gated"), mul(), &[active, up]);
-        let y = self.product(&name("ffn_down"), y, &[(name("ffn_down"), hidden)], ffn)?;
-        let y = self.norm_after(&name("post_ffw_norm"), y)?;
-        Ok((x, Some(y)))
+        self.shared_op(name("ffn_gated"), mul(), &[active, up])
+    }
+
+    /// The mixture of experts after attention.
+    fn mixture(&mut self, layer: usize, stream: Stream, experts: Experts) -> Result<Stream, LoadError> {
+        let hidden = self.settings.hidden;
+        let Experts { count, top, normalize, scale, inner } = experts;
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (y, x) = self.norm(&name("ffn_norm"), stream)?;
+        let router = self.product(&name("ffn_gate_inp"), y, &[(name("ffn_gate_inp"), count)], hidden)?;
+        let gate = name("ffn_gate_exps.weight");
+        let found = self.weights.dims(&gate)?.get(1).copied();
+        let inner = inner.or(found).unwrap_or(0);
+        let (wide, narrow) = ([hidden, inner, count], [inner, hidden, count]);
+        let (gate, first) = self.weights.experts(&mut self.g, &gate, wide)?;
+        let (down, second) = self.weights.experts(&mut self.g, &name("ffn_down_exps.weight"), narrow)?;
+        let (up, third) = self.weights.experts(&mut self.g, &name("ffn_up_exps.weight"), wide)?;
+        let op: Arc<dyn Operator> = Arc::new(MixtureOfExperts {
+            top,
+            activation: ExpertActivation::Silu,
+            gated: Gated::Third,
+            normalize,
+            sparse: false,
+            codes: None,
+            blocks: Some(ExpertBlocks { types: [first, second, third], inner, rounds: true }),
+        });
+        let inputs = [Some(y), Some(router), Some(gate), None, Some(down), None, Some(up)];
+        let mut answer = self.node(name("ffn_exps"), op, &inputs);
+        if let Some(scale) = scale {
+            let scale = self.g.constant(name("ffn_exps_scale"), Tensor::scalar(scale));
+            answer = self.shared_op(name("ffn_exps_scaled"), mul(), &[answer, scale]);
+        }
+        if self.weights.has(&name("ffn_gate_inp_shexp.weight")) {
+            let shared = self.shared_expert(layer, y)?;
+            answer = self.shared_op(name("ffn_all"), add(), &[answer, shared]);
+        }
+        Ok((x, Some(answer)))
+    }
+
+    /// What the expert that all tokens have says of `x`, times a gate of its own.
+    fn shared_expert(&mut self, layer: usize, x: TensorId) -> Result<TensorId, LoadError> {
+        let hidden = self.settings.hidden;
+        let name = |part: &str| format!("blk.{layer}.{part}_shexp");
+        let inner = self.weights.count(&format!("{}.weight", name("ffn_gate")))?;
+        let gate = self.product(&name("ffn_gate"), x, &[(name("ffn_gate"), inner)], hidden)?;
+        let up = self.product(&name("ffn_up"), x, &[(name("ffn_up"), inner)], hidden)?;
+        let y = self.gate(layer, "_shexp", gate, up);
+        let y = self.product(&name("ffn_down"), y, &[(name("ffn_down"), hidden)], inner)?;
+        let share = self.product(&name("ffn_gate_inp"), x, &[(name("ffn_gate_inp"), 1)], hidden)?;
+        let share = self.shared_op(name("ffn_share"), unary(Function::Sigmoid), &[share]);
+        Ok(self.shared_op(name("ffn_shared"), mul(), &[y, share]))
     }
 }

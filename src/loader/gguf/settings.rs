@@ -16,10 +16,13 @@ pub(super) enum Architecture {
     Phi3,
     Mistral3,
     SmolLm3,
+    Qwen2Moe,
+    Qwen3Moe,
+    Olmoe,
 }
 
 impl Architecture {
-    const ALL: [(&str, Architecture); 9] = [
+    const ALL: [(&str, Architecture); 12] = [
         ("llama", Architecture::Llama),
         ("qwen2", Architecture::Qwen2),
         ("qwen3", Architecture::Qwen3),
@@ -29,6 +32,9 @@ impl Architecture {
         ("phi3", Architecture::Phi3),
         ("mistral3", Architecture::Mistral3),
         ("smollm3", Architecture::SmolLm3),
+        ("qwen2moe", Architecture::Qwen2Moe),
+        ("qwen3moe", Architecture::Qwen3Moe),
+        ("olmoe", Architecture::Olmoe),
     ];
 
     /// Whether rotation is of neighbouring elements; else of elements half a head apart.
@@ -44,6 +50,21 @@ impl Architecture {
     /// Whether results of attention and of the gated product are normalized.
     pub(super) fn normalizes_results(self) -> bool {
         matches!(self, Architecture::Gemma2 | Architecture::Gemma3)
+    }
+
+    /// Whether the factors of a token's experts sum to one, of architectures that have experts.
+    fn normalizes_experts(self) -> Option<bool> {
+        match self {
+            // Of Mixtral.
+            Architecture::Llama | Architecture::Qwen3Moe => Some(true),
+            Architecture::Qwen2Moe | Architecture::Olmoe => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Whether queries and keys are normalized as whole rows; else each head.
+    pub(super) fn normalizes_rows(self) -> bool {
+        self == Architecture::Olmoe
     }
 
     /// Whether queries and keys of layer `layer` are rotated.
@@ -80,6 +101,7 @@ pub(super) struct Settings {
     pub(super) hidden: usize,
     pub(super) heads: usize,
     pub(super) ffn: usize,
+    pub(super) experts: Option<Experts>,
     pub(super) epsilon: f32,
     /// Factor of the scores.
     pub(super) scale: f32,
@@ -100,6 +122,68 @@ pub(super) struct Settings {
     pub(super) rope: RopeSettings,
     /// The base of the angles in layers with a window.
     pub(super) local_base: f64,
+}
+
+/// A mixture of experts in each layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Experts {
+    pub(super) count: usize,
+    /// Those of a token.
+    pub(super) top: usize,
+    /// Whether the factors of a token sum to one.
+    pub(super) normalize: bool,
+    /// What multiplies their answer.
+    pub(super) scale: Option<f32>,
+    /// Elements between the products; as many as the tensors have where the file does not say.
+    pub(super) inner: Option<usize>,
+}
+
+impl Experts {
+    fn of(e: &Entries<'_>, architecture: Architecture) -> Result<Option<Self>, LoadError> {
+        const COUNT: &str = "expert_count";
+        let plain = |name: &str| Ok::<_, LoadError>(e.file.unsigned(&e.key(name))?.unwrap_or(0));
+        let normalizes = architecture.normalizes_experts();
+        if plain(COUNT)? == 0 {
+            return match normalizes.filter(|_| architecture != Architecture::Llama) {
+                Some(_) => Err(e.wrong(COUNT, "a number of experts", 0)),
+                None => Ok(None),
+            };
+        }
+        let count = e.size(COUNT)?;
+        let count = e.need(COUNT, count)?;
+        let Some(normalizes) = normalizes else {
+            let what = format!("{count} experts in this architecture: load an ONNX export of the model");
+            return Err(e.unsupported(COUNT, what));
+        };
+        let top = e.size("expert_used_count")?;
+        let top = e.need("expert_used_count", top)?;
+        if top > count || top > usize::from(u16::MAX) {
+            return Err(e.wrong("expert_used_count", format!("1 to {}", count.min(65535)), top));
+        }
+        // A softmax before or after the choice; the latter is the former with factors that sum to one.
+        let chosen = match plain("expert_gating_func")? {
+            0 | 1 => false,
+            3 => true,
+            other => {
+                let what = format!("the gating function {other} of experts; softmax is read");
+                return Err(e.unsupported("expert_gating_func", what));
+            }
+        };
+        for name in ["expert_group_count", "leading_dense_block_count"] {
+            let found = plain(name)?;
+            if found > u64::from(name == "expert_group_count") {
+                let what =
+                    format!("{found}, of experts as DeepSeek has them: load an ONNX export of the model");
+                return Err(e.unsupported(name, what));
+            }
+        }
+        let normalize = e.file.flag(&e.key("expert_weights_norm"))?.unwrap_or(normalizes) || chosen;
+        // Files write 0 where there is none.
+        let scale = e.float("expert_weights_scale")?.map(|scale| scale as f32);
+        let scale = scale.filter(|scale| *scale != 0.0 && *scale != 1.0);
+        let inner = e.size("expert_feed_forward_length")?;
+        Ok(Some(Experts { count, top, normalize, scale, inner }))
+    }
 }
 
 /// Queries are multiplied by `1 + scale * ln(1 + floor(position / context))`.
@@ -268,10 +352,7 @@ impl Settings {
         }
         let hidden = need("embedding_length")?;
         let Heads { heads, kv_heads, head, rotated } = Heads::of(&e, hidden)?;
-        if let Some(experts) = e.size("expert_count").unwrap_or(None) {
-            let what = format!("mixtures of {experts} experts: load an ONNX export of the model");
-            return Err(e.unsupported("expert_count", what));
-        }
+        let experts = Experts::of(&e, architecture)?;
         let epsilon = e.positive("attention.layer_norm_rms_epsilon")?;
         let epsilon = e.need("attention.layer_norm_rms_epsilon", epsilon)? as f32;
         let rope = RopeSettings { base: e.positive("rope.freq_base")?.unwrap_or(1e4), scaling: scaling(&e)? };
@@ -317,6 +398,7 @@ impl Settings {
             hidden,
             heads,
             ffn: e.common("feed_forward_length")?.unwrap_or(0),
+            experts,
             epsilon,
             scale: 1.0 / (per_head as f32).sqrt(),
             score_cap,

@@ -81,6 +81,11 @@ impl<'f> Weights<'f> {
         self.file.tensor(name).map(|tensor| tensor.rows().1).ok_or_else(|| self.file.lacks(name))
     }
 
+    /// The sizes of tensor `name` as ggml orders them.
+    pub(super) fn dims(&self, name: &str) -> Result<&'f [usize], LoadError> {
+        self.file.tensor(name).map(|tensor| tensor.dims.as_slice()).ok_or_else(|| self.file.lacks(name))
+    }
+
     /// Notes that tensor `name` is known, if it is there.
     pub(super) fn take(&mut self, name: &str) {
         if let Some((name, _)) = self.file.entry(name) {
@@ -156,6 +161,22 @@ impl<'f> Weights<'f> {
         let id = self.want(g, label, info, ranges, false);
         self.rows.insert(key, (id, rows));
         Ok((id, rows))
+    }
+
+    /// As [`Weights::rows`], of all experts: `n` rows of `k` elements of each of `count`.
+    pub(super) fn experts(
+        &mut self,
+        g: &mut GraphBuilder,
+        name: &str,
+        [k, n, count]: [usize; 3],
+    ) -> Result<(TensorId, BlockType), LoadError> {
+        let found = self.dims(name)?;
+        if found != [k, n, count] {
+            let expected = format!("{count} experts of {n} rows of {k}");
+            return Err(at_tensor(name, LoadErrorKind::unexpected(expected, format!("{found:?}"))));
+        }
+        let all = Part::whole(name.to_owned(), n.saturating_mul(count));
+        self.rows(g, &[all], k).map(|(id, rows)| (id, rows.blocks))
     }
 
     /// A constant of `float32` of the elements of tensors that have `len` of them each.

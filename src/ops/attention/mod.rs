@@ -27,7 +27,7 @@ mod tests;
 
 pub use attention_op::Attention;
 pub use causal_conv::CausalConv;
-pub use experts::{ExpertActivation, ExpertCodes, Gated, MixtureOfExperts};
+pub use experts::{ExpertActivation, ExpertBlocks, ExpertCodes, Gated, MixtureOfExperts};
 pub use flex::{HeadProduct, flex_parts};
 pub use gate::Gate;
 pub use group_query::GroupQueryAttention;

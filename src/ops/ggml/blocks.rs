@@ -172,7 +172,7 @@ impl Rows {
     }
 
     /// Checks that rows are of whole blocks, and that `found` can hold them.
-    pub(super) fn check(&self, found: &TensorInfo) -> Result<(), OpError> {
+    pub(in crate::ops) fn check(&self, found: &TensorInfo) -> Result<(), OpError> {
         let step = Self::STEP.max(self.blocks.elements());
         if self.k == 0 || self.rows == 0 || !self.k.is_multiple_of(step) {
             let found = format!("is {} rows of {}, expected rows of a multiple of {step}", self.rows, self.k);

@@ -210,31 +210,29 @@ impl Operator for MatMulBlocks {
     }
 }
 
-impl Sizes {
-    /// The products of row `bytes` of blocks and each of the rows of `a`.
-    fn dots(&self, bytes: &[u8], a: &[f32], to: &mut [f32]) {
-        let Rows { blocks, k, .. } = self.b;
-        let part = Part::ELEMENTS.min(k);
-        let part_bytes = part / blocks.elements() * blocks.bytes();
-        wide(
-            #[inline(always)]
-            || {
-                let mut lanes = [[0f32; LANES]; FEW_ROWS];
-                let mut decoded = [0f32; Part::ELEMENTS];
-                for (i, bytes) in bytes.chunks(part_bytes).enumerate() {
-                    let decoded = &mut decoded[..part.min(k - i * part)];
-                    blocks.decode(bytes, decoded);
-                    for (a, lanes) in a.chunks(k).zip(&mut lanes) {
-                        let a = a[i * part..].as_chunks::<LANES>().0;
-                        for (a, b) in a.iter().zip(decoded.as_chunks::<LANES>().0) {
-                            lanes.iter_mut().zip(a).zip(b).for_each(|((sum, a), b)| *sum += a * b);
-                        }
+/// The products of row `bytes` of the blocks of `b` and each of the rows of `a`.
+fn dots(b: Rows, bytes: &[u8], a: &[f32], to: &mut [f32]) {
+    let Rows { blocks, k, .. } = b;
+    let part = Part::ELEMENTS.min(k);
+    let part_bytes = part / blocks.elements() * blocks.bytes();
+    wide(
+        #[inline(always)]
+        || {
+            let mut lanes = [[0f32; LANES]; FEW_ROWS];
+            let mut decoded = [0f32; Part::ELEMENTS];
+            for (i, bytes) in bytes.chunks(part_bytes).enumerate() {
+                let decoded = &mut decoded[..part.min(k - i * part)];
+                blocks.decode(bytes, decoded);
+                for (a, lanes) in a.chunks(k).zip(&mut lanes) {
+                    let a = a[i * part..].as_chunks::<LANES>().0;
+                    for (a, b) in a.iter().zip(decoded.as_chunks::<LANES>().0) {
+                        lanes.iter_mut().zip(a).zip(b).for_each(|((sum, a), b)| *sum += a * b);
                     }
                 }
-                to.iter_mut().zip(&lanes).for_each(|(to, lanes)| *to = lanes.iter().sum());
-            },
-        );
-    }
+            }
+            to.iter_mut().zip(&lanes).for_each(|(to, lanes)| *to = lanes.iter().sum());
+        },
+    );
 }
 
 impl RealKernel for Sizes {
@@ -271,40 +269,52 @@ impl Sizes {
         bias: Option<&[T]>,
         y: &mut [T],
     ) -> Result<(), KernelError> {
-        let Sizes { b, m, rounds } = *self;
-        let Rows { blocks, rows: n, k } = b;
-        let bytes = b.info().map_or(0, |info| info.bytes());
-        let a = inputs.get(A, m * k)?;
+        let bytes = self.b.info().map_or(0, |info| info.bytes());
+        let a = inputs.get(A, self.m * self.b.k)?;
         let codes = inputs.raw_opt::<u8>(index, bytes)?.ok_or(KernelError::Absent { index })?;
-        if y.is_empty() {
-            return Ok(());
-        }
-        let unit = Unit::best();
-        if rounds
-            && blocks.has_codes()
-            && unit.multiplies_many()
-            && let (Some(a), Some(y)) = (as_f32s(a), as_f32s_mut(y))
-        {
-            rounded::multiply(b, m, a, codes, bias.and_then(as_f32s), y, unit);
-            return Ok(());
-        }
-        let row = |column: usize| &codes[column * b.row_bytes()..][..b.row_bytes()];
-        if m <= FEW_ROWS {
-            let a: Vec<f32> = a.iter().map(|v| v.to_f64() as f32).collect();
-            coded::few_rows([m, n], bias, y, |column, sums| self.dots(row(column), &a, sums));
-            return Ok(());
-        }
-        coded::many_rows([m, n, k], a, bias, y, |first, to| {
-            let mut decoded = vec![0f32; to.len()];
-            wide(
-                #[inline(always)]
-                || {
-                    for (c, to) in decoded.chunks_mut(k).enumerate() {
-                        blocks.decode(row(first + c), to);
-                    }
-                },
-            );
-            to.iter_mut().zip(&decoded).for_each(|(to, v)| *to = T::from_f64(f64::from(*v)));
-        })
+        multiply(self.b, self.rounds, a, codes, bias, y)
     }
+}
+
+/// The product of whole rows `a` with the rows of blocks `b`, which `codes` begin with; `rounds` as in [`MatMulBlocks`].
+pub(crate) fn multiply<T: Real>(
+    b: Rows,
+    rounds: bool,
+    a: &[T],
+    codes: &[u8],
+    bias: Option<&[T]>,
+    y: &mut [T],
+) -> Result<(), KernelError> {
+    let Rows { blocks, rows: n, k } = b;
+    let m = a.len() / k.max(1);
+    if y.is_empty() {
+        return Ok(());
+    }
+    let unit = Unit::best();
+    if rounds
+        && blocks.has_codes()
+        && unit.multiplies_many()
+        && let (Some(a), Some(y)) = (as_f32s(a), as_f32s_mut(y))
+    {
+        rounded::multiply(b, m, a, codes, bias.and_then(as_f32s), y, unit);
+        return Ok(());
+    }
+    let row = |column: usize| &codes[column * b.row_bytes()..][..b.row_bytes()];
+    if m <= FEW_ROWS {
+        let a: Vec<f32> = a.iter().map(|v| v.to_f64() as f32).collect();
+        coded::few_rows([m, n], bias, y, |column, sums| dots(b, row(column), &a, sums));
+        return Ok(());
+    }
+    coded::many_rows([m, n, k], a, bias, y, |first, to| {
+        let mut decoded = vec![0f32; to.len()];
+        wide(
+            #[inline(always)]
+            || {
+                for (c, to) in decoded.chunks_mut(k).enumerate() {
+                    blocks.decode(row(first + c), to);
+                }
+            },
+        );
+        to.iter_mut().zip(&decoded).for_each(|(to, v)| *to = T::from_f64(f64::from(*v)));
+    })
 }

@@ -7,11 +7,12 @@ mod layout;
 mod matmul;
 mod rounded;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// Their family: that of their kernels.
 const FAMILY: &str = "ggml";
 
 pub use blocks::{BlockType, Rows};
 pub use gather::GatherBlocks;
+pub(crate) use matmul::multiply;
 pub use matmul::{GatedBlocks, MatMulBlocks};

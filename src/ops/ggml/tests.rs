@@ -8,9 +8,14 @@ use crate::ops::{Activation, Operator};
 
 /// Rows of random codes with scales near 1/64, and their numbers.
 fn rows(b: Rows) -> (Tensor, Vec<f32>) {
+    scaled_rows(b, 1.0 / 64.0)
+}
+
+/// Rows of random codes with scales near `scale`, and their numbers.
+pub(in crate::ops) fn scaled_rows(b: Rows, scale: f32) -> (Tensor, Vec<f32>) {
     let info = b.info().unwrap();
     let mut bytes: Vec<u8> = values(info.bytes(), 7).iter().map(|v| (v * 128.0 + 128.0) as u8).collect();
-    let (size, scale) = (b.blocks.bytes(), half::f16::from_f32(1.0 / 64.0).to_le_bytes());
+    let (size, scale) = (b.blocks.bytes(), half::f16::from_f32(scale).to_le_bytes());
     for (i, block) in bytes.chunks_exact_mut(size).enumerate() {
         let at = match b.blocks {
             BlockType::F32 => {

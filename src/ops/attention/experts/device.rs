@@ -3,9 +3,10 @@
 use super::{ExpertActivation, FACTORS, Gated, Product, ROUTER, Resolved, SPARSE, X};
 use crate::dtype::DType;
 use crate::kernel::codes::moe_gate::Second;
-use crate::kernel::codes::{moe_sort, moe_tile, moe_vector};
+use crate::kernel::codes::{expert_tile, expert_vector, moe_sort, moe_tile, moe_vector};
 use crate::kernel::grid_1d;
 use crate::kernel::table::{id, params, spec, variants};
+use crate::ops::ggml::Rows;
 use crate::ops::movement::region::word;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
@@ -51,9 +52,10 @@ impl Resolved {
         let mut of = Pairs { experts: chosen, tiles: None };
         if pairs >= FEW * self.experts && self.experts <= moe_sort::EXPERTS {
             // No expert has more than one tile that is not full.
-            let tiles = pairs / moe_tile::ROWS + self.experts;
+            let rows = if self.op.blocks.is_some() { expert_tile::ROWS } else { moe_tile::ROWS };
+            let tiles = pairs / rows + self.experts;
             let sorted = lower.scratch((pairs + 3 * tiles) * 4);
-            let constants = [(spec::moe_sort::ROWS, moe_tile::ROWS as u32)];
+            let constants = [(spec::moe_sort::ROWS, rows as u32)];
             let params = params::MoeSort { pairs: word(pairs)?, experts, tiles: word(tiles)? };
             lower.dispatch(id::MOE_SORT, &constants, &[chosen, sorted], &params, [1, 1, 1])?;
             of = Pairs { experts: sorted, tiles: Some(tiles) };
@@ -85,6 +87,9 @@ impl Resolved {
         of: &Pairs,
         lower: &mut Lowering<'_>,
     ) -> Result<Operand, OpError> {
+        if let Some(rows) = p.blocks {
+            return self.lower_blocks(cx, (p, rows), x, of, lower);
+        }
         let pairs = self.pairs();
         let by_token = x == Operand::Input(X);
         let dtype = cx.dtype(X)?;
@@ -145,6 +150,43 @@ impl Resolved {
             None => pairs * p.n.div_ceil(moe_vector::COLS),
             Some(count) => count * p.n.div_ceil(moe_tile::COLS),
         };
+        lower.dispatch(kernel, &constants, &args, &params, grid_1d(groups as u64, 1, max_x))?;
+        Ok(y)
+    }
+
+    /// As [`Resolved::lower_product`], with an expert's rows of blocks.
+    fn lower_blocks(
+        &self,
+        cx: &OpCx,
+        (p, rows): (&Product, Rows),
+        x: Operand,
+        of: &Pairs,
+        lower: &mut Lowering<'_>,
+    ) -> Result<Operand, OpError> {
+        let (pairs, t) = (self.pairs(), cx.dtype(X)?);
+        let (s, share) = if x == Operand::Input(X) { (t, self.op.top) } else { (DType::F32, 1) };
+        let (kernel, groups) = match of.tiles {
+            None => (variants::ExpertVector { t, s }.id()?, pairs * p.n.div_ceil(expert_vector::COLS)),
+            Some(tiles) => (variants::ExpertTile { t, s }.id()?, tiles * p.n.div_ceil(expert_tile::COLS)),
+        };
+        word(cx.input(p.weights)?.bytes())?;
+        word(pairs.saturating_mul(p.n.max(p.k)))?;
+        let params = params::ExpertBlocks {
+            pairs: word(pairs)?,
+            n: word(p.n)?,
+            k: word(p.k)?,
+            share: word(share)?,
+            row_bytes: word(rows.row_bytes())?,
+            tiles: word(of.tiles.unwrap_or(0))?,
+        };
+        let bias = if cx.has(p.bias) { Operand::Input(p.bias) } else { Operand::Unused };
+        let y = lower.scratch(pairs.saturating_mul(p.n).saturating_mul(4));
+        let args = [x, Operand::Input(p.weights), bias, of.experts, y];
+        let constants = [
+            (spec::blocks::TYPE, rows.blocks as u32),
+            (spec::expert_blocks::BIASED, u32::from(cx.has(p.bias))),
+        ];
+        let max_x = lower.device().limits.max_groups[0];
         lower.dispatch(kernel, &constants, &args, &params, grid_1d(groups as u64, 1, max_x))?;
         Ok(y)
     }

@@ -1,4 +1,5 @@
-//! com.microsoft's MoE and QMoE: tokens that are answered by few of many experts, which a router's numbers choose.
+//! Tokens that are answered by few of many experts, which a router's numbers choose: com.microsoft's MoE and QMoE, and those
+//! of GGUF files.
 
 mod device;
 mod native;
@@ -12,6 +13,7 @@ use crate::dtype::DType;
 use crate::expr::Function;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
+use crate::ops::ggml::{BlockType, Rows};
 use crate::ops::real::real_kernel;
 use crate::ops::window::bad;
 use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator};
@@ -83,6 +85,17 @@ pub struct ExpertCodes {
     pub block: Option<usize>,
 }
 
+/// Weights as ggml's blocks, the rows of all experts contiguous in a tensor of bytes ([`Rows::info`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertBlocks {
+    /// The types of the three products.
+    pub types: [BlockType; 3],
+    /// Elements between the products.
+    pub inner: usize,
+    /// Whether elements of tokens may be rounded, as [`MatMulBlocks`](crate::ops::ggml::MatMulBlocks) does.
+    pub rounds: bool,
+}
+
 /// `sum over the chosen experts e of factor_e * fc2_e(activation(fc1_e(x)))`. MoE's inputs: tokens, the router's
 /// numbers, then weights (`[experts, rows, columns]`) and biases of three products; QMoE has scales between them,
 /// and zero points and factors of its own after them. Factors are the softmax of the router's numbers, over all experts
@@ -104,6 +117,8 @@ pub struct MixtureOfExperts {
     pub sparse: bool,
     /// How weights are coded, of QMoE.
     pub codes: Option<ExpertCodes>,
+    /// How weights lie in blocks, of GGUF files; inputs are those of MoE, and the router's numbers have the tokens' axes.
+    pub blocks: Option<ExpertBlocks>,
 }
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -167,7 +182,7 @@ fn read_plain(attrs: &AttrReader<'_>) -> Result<MixtureOfExperts, OpError> {
         n => return Err(bad("swiglu_fusion", format!("is {n}, expected 0, 1 or 2"))),
     };
     let normalize = attrs.flag("normalize_routing_weights", false)?;
-    Ok(MixtureOfExperts { top, activation, gated, normalize, sparse, codes: None })
+    Ok(MixtureOfExperts { top, activation, gated, normalize, sparse, codes: None, blocks: None })
 }
 
 /// One of the three products: where its operands are and their sizes.
@@ -179,6 +194,8 @@ struct Product {
     n: usize,
     k: usize,
     coded: Option<Coded>,
+    /// Those of one expert, of weights in blocks.
+    blocks: Option<Rows>,
 }
 
 /// Codes of a product.
@@ -232,9 +249,14 @@ impl MixtureOfExperts {
         if cx.has(bias) {
             expect(bias, &[experts, n])?;
         }
+        let plain = Product { weights, bias, n, k, coded: None, blocks: None };
+        if let Some(blocks) = self.blocks.and_then(|blocks| blocks.types.get(i).copied()) {
+            Rows { blocks, rows: experts.saturating_mul(n), k }.check(cx.input(weights)?)?;
+            return Ok(Product { blocks: Some(Rows { blocks, rows: n, k }), ..plain });
+        }
         let Some(codes) = self.codes else {
             expect(weights, &[experts, n, k])?;
-            return Ok(Product { weights, bias, n, k, coded: None });
+            return Ok(plain);
         };
         let bits = codes.bits[i];
         let block = codes.block.unwrap_or(k).max(1);
@@ -256,7 +278,7 @@ impl MixtureOfExperts {
             return Err(cx.shape_error(zeros, format!("{experts} times {zero_bytes} bytes of zero points")));
         }
         let coded = Some(Coded { scales, zeros, bits, block, blocks, bytes, zero_rows, zero_bytes });
-        Ok(Product { weights, bias, n, k, coded })
+        Ok(Product { coded, ..plain })
     }
 
     fn resolve(&self, cx: &OpCx) -> Result<Resolved, OpError> {
@@ -265,8 +287,10 @@ impl MixtureOfExperts {
             return Err(cx.shape_error(X, "[tokens, width] or [batch, length, width]"));
         };
         let tokens = if x.rank() == 3 { x[0].saturating_mul(tokens) } else { tokens };
-        let &[rows, experts] = cx.shape(ROUTER)?.dims() else {
-            return Err(cx.shape_error(ROUTER, "[tokens, experts]"));
+        let (rows, experts) = match *cx.shape(ROUTER)?.dims() {
+            [rows, experts] => (rows, experts),
+            [batch, length, experts] if self.blocks.is_some() => (batch.saturating_mul(length), experts),
+            _ => return Err(cx.shape_error(ROUTER, "[tokens, experts]")),
         };
         if rows != tokens || experts < self.top {
             return Err(cx.shape_error(ROUTER, format!("[{tokens}, at least {} experts]", self.top)));
@@ -289,7 +313,10 @@ impl MixtureOfExperts {
             ));
         }
         let parts = if fused { 2 } else { 1 };
-        let n = cx.shape(first)?.get(1).copied().unwrap_or(0);
+        let n = match self.blocks {
+            Some(blocks) => blocks.inner.saturating_mul(parts),
+            None => cx.shape(first)?.get(1).copied().unwrap_or(0),
+        };
         if !n.is_multiple_of(parts) {
             return Err(cx.shape_error(first, "an even number of rows"));
         }
@@ -316,7 +343,21 @@ impl Resolved {
 
 impl Operator for MixtureOfExperts {
     fn name(&self) -> &'static str {
-        if self.codes.is_some() { "QMoE" } else { "MoE" }
+        match (self.codes, self.blocks) {
+            (Some(_), _) => "QMoE",
+            (None, Some(_)) => "MoEBlocks",
+            (None, None) => "MoE",
+        }
+    }
+
+    fn family(&self) -> Option<&'static str> {
+        self.blocks.map(|_| "attention")
+    }
+
+    fn with_exact_activations(&self) -> Option<Arc<dyn Operator>> {
+        let blocks = self.blocks.filter(|blocks| blocks.rounds)?;
+        let blocks = Some(ExpertBlocks { rounds: false, ..blocks });
+        Some(Arc::new(MixtureOfExperts { blocks, ..*self }))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
@@ -332,6 +373,7 @@ impl Operator for MixtureOfExperts {
                 cx.expect_dtype(bias, dtype)?;
             }
             match coded {
+                false if cx.has(weights) && self.blocks.is_some() => cx.expect_dtype(weights, DType::U8)?,
                 false if cx.has(weights) => cx.expect_dtype(weights, dtype)?,
                 true if cx.has(weights) => {
                     cx.expect_dtype(weights, DType::U8)?;
@@ -355,7 +397,13 @@ impl Operator for MixtureOfExperts {
             let each: usize = r.products.iter().flatten().map(|p| p.n.saturating_mul(p.k)).sum();
             Cost::product(&[2, r.pairs(), each])
         });
-        Cost { flops, bytes: cx.bytes_touched() }
+        // No more experts are read than there are pairs.
+        let unread = self.resolve(cx).ok().filter(|_| self.blocks.is_some()).map_or(0, |r| {
+            let idle = r.experts.saturating_sub(r.pairs());
+            let rows = r.products.iter().flatten().filter_map(|p| p.blocks);
+            rows.map(|rows| idle.saturating_mul(rows.rows).saturating_mul(rows.row_bytes()) as u64).sum()
+        });
+        Cost { flops, bytes: cx.bytes_touched().saturating_sub(unread) }
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {

@@ -2,6 +2,7 @@
 
 use super::{Coded, ExpertActivation, FACTORS, Gated, Product, ROUTER, Resolved, SPARSE, X};
 use crate::kernel::KernelError;
+use crate::ops::ggml::{Rows, multiply};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::par;
 use crate::ops::real::{Real, RealInputs, RealIo, RealKernel};
@@ -108,6 +109,8 @@ impl Resolved {
 /// The operands of a product.
 struct Operands<'a, T> {
     product: Product,
+    /// Whether tokens may be rounded for weights in blocks.
+    rounds: bool,
     weights: &'a [T],
     codes: &'a [u8],
     scales: &'a [T],
@@ -116,10 +119,16 @@ struct Operands<'a, T> {
 }
 
 impl<'a, T: Real> Operands<'a, T> {
-    fn read(product: Product, experts: usize, inputs: &RealInputs<'a, T>) -> Result<Self, KernelError> {
-        let Product { weights: at, bias, n, k, coded } = product;
+    fn read(product: Product, of: &Resolved, inputs: &RealInputs<'a, T>) -> Result<Self, KernelError> {
+        let Product { weights: at, bias, n, k, coded, blocks } = product;
+        let (experts, rounds) = (of.experts, of.op.blocks.is_some_and(|blocks| blocks.rounds));
         let bias = inputs.get_opt(bias, experts * n)?;
-        let none = Operands { product, weights: &[], codes: &[], scales: &[], zeros: None, bias };
+        let none = Operands { product, rounds, weights: &[], codes: &[], scales: &[], zeros: None, bias };
+        if let Some(rows) = blocks {
+            let all = Rows { rows: experts * n, ..rows }.info().map_or(0, |info| info.bytes());
+            let codes = inputs.raw_opt(at, all)?.ok_or(KernelError::Absent { index: at })?;
+            return Ok(Operands { codes, ..none });
+        }
         let Some(c) = coded else {
             return Ok(Operands { weights: inputs.get(at, experts * n * k)?, ..none });
         };
@@ -157,9 +166,15 @@ impl<'a, T: Real> Operands<'a, T> {
 
     /// `x` (rows of `k`) times the transposed weights of `expert`, plus its bias.
     fn run(&self, expert: usize, x: &[T]) -> Result<Vec<T>, KernelError> {
-        let Product { n, k, coded, .. } = self.product;
+        let Product { n, k, coded, blocks, .. } = self.product;
         let m = x.len() / k.max(1);
         let mut y = vec![T::ZERO; m * n];
+        if let Some(rows) = blocks {
+            let bytes = n * rows.row_bytes();
+            let bias = self.bias.map(|bias| &bias[expert * n..][..n]);
+            multiply(rows, self.rounds, x, &self.codes[expert * bytes..][..bytes], bias, &mut y)?;
+            return Ok(y);
+        }
         match coded {
             None => {
                 let weights = &self.weights[expert * n * k..][..n * k];
@@ -212,7 +227,7 @@ impl RealKernel for Resolved {
         };
         let mut products = Vec::with_capacity(3);
         for p in &self.products {
-            products.push(p.map(|p| Operands::read(p, self.experts, &inputs)).transpose()?);
+            products.push(p.map(|p| Operands::read(p, self, &inputs)).transpose()?);
         }
         let [Some(first), Some(second), third] = &products[..] else {
             return Err(KernelError::Absent { index: X });

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::graph::Tensor;
+use crate::ops::ggml::tests::scaled_rows;
 use crate::ops::test_util::{assert_near, attrs, facts, run_cpu, tensor, values};
 use crate::ops::{AttrValue, find};
 
@@ -60,6 +61,23 @@ fn coded(sizes: [usize; 3], seed: u64, bits: usize, block: Option<usize>, zeros:
     ];
     let bias = biased.then(|| values(experts * n, seed + 1));
     Made { weights, bias, inputs, sizes }
+}
+
+/// Rows of blocks whose numbers are up to about 1/4, or a few.
+fn in_blocks(sizes: [usize; 3], seed: u64, blocks: BlockType, biased: bool) -> Made {
+    use BlockType::*;
+    let [experts, n, k] = sizes;
+    let scale = match blocks {
+        F32 | F16 | Bf16 | Q40 | Q41 | Q50 | Q51 => 1.0 / 64.0,
+        Q2K => 1.0 / 256.0,
+        Q80 | Q3K | Iq4Nl => 1.0 / 1024.0,
+        Q4K | Q5K => 1.0 / 8192.0,
+        Q6K | Iq4Xs => 1.0 / 16384.0,
+    };
+    let (bytes, numbers) = scaled_rows(Rows { blocks, rows: experts * n, k }, scale);
+    let weights = numbers.into_iter().map(f64::from).collect();
+    let bias = biased.then(|| values(experts * n, seed));
+    Made { weights, bias, inputs: [Some(bytes), None, None], sizes }
 }
 
 impl Made {
@@ -140,10 +158,16 @@ const RELU: MixtureOfExperts = MixtureOfExperts {
     normalize: false,
     sparse: false,
     codes: None,
+    blocks: None,
 };
 
 /// Checks `op` for so many tokens with these products.
 fn check(op: MixtureOfExperts, tokens: usize, made: &[Made], given: bool) {
+    check_within(op, tokens, made, given, 2e-5);
+}
+
+/// As [`check`], of `float32` within `tolerance`.
+fn check_within(op: MixtureOfExperts, tokens: usize, made: &[Made], given: bool, tolerance: f64) {
     let [experts, _, width] = made[0].sizes;
     let x = tensor(&[tokens, width], 70);
     let router = tensor(&[tokens, experts], 71);
@@ -176,10 +200,10 @@ fn check(op: MixtureOfExperts, tokens: usize, made: &[Made], given: bool) {
             answer(&op, &rs[t * experts..][..experts], given, &xs[t * width..][..width], made)
         })
         .collect();
-    assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &want, 2e-5);
+    assert_near(&run_cpu(&op, &inputs, 1).unwrap()[0], &want, tolerance);
     #[cfg(feature = "vulkan")]
     {
-        crate::ops::testing::check_op(&op, &inputs, 2e-5);
+        crate::ops::testing::check_op(&op, &inputs, tolerance);
         let half = |t: &Tensor| {
             crate::ops::test_util::tensor_of(t.shape().dims(), &t.to_f32s().unwrap(), half::f16::from_f32)
         };
@@ -255,6 +279,64 @@ fn codes_stand_for_numbers() {
         coded([3, 48, 32], 19, 2, Some(16), true, true),
     ];
     check(op, 4, &made, false);
+}
+
+/// Every type of blocks, for one token and for as many as are sorted by their experts.
+#[test]
+fn blocks_stand_for_numbers() {
+    for (i, blocks) in BlockType::ALL.into_iter().enumerate() {
+        let second = BlockType::ALL[(i + 4) % BlockType::ALL.len()];
+        let wide = |blocks: BlockType| if blocks.elements() > 32 { 256 } else { 96 };
+        let (width, inner) = (wide(blocks), wide(second));
+        let blocks = ExpertBlocks { types: [blocks, second, blocks], inner, rounds: false };
+        let (blocks, normalize, biased) = (Some(blocks), i % 2 == 0, i % 3 == 0);
+        let op = MixtureOfExperts { blocks, activation: ExpertActivation::Silu, normalize, ..RELU };
+        let op = MixtureOfExperts { gated: Gated::Third, ..op };
+        let made = [
+            in_blocks([3, inner, width], 1, blocks.unwrap().types[0], biased),
+            in_blocks([3, width, inner], 2, second, biased),
+            in_blocks([3, inner, width], 3, blocks.unwrap().types[2], biased),
+        ];
+        // Of products of sums, some of which cancel.
+        check_within(op, 1, &made, false, 2e-3);
+        check_within(op, if i == 0 { 70 } else { 9 }, &made, false, 2e-3);
+    }
+}
+
+/// Experts that no token has are not read: their weights are no numbers.
+#[test]
+fn experts_that_are_not_chosen_are_not_read() {
+    let rows = |n: usize, k: usize| Rows { blocks: BlockType::F32, rows: 4 * n, k };
+    let weights = |n: usize, k: usize| {
+        let v: Vec<u8> = (0..4 * n * k)
+            .flat_map(|i| if i / n / k == 2 { 0.01f32 } else { f32::NAN }.to_le_bytes())
+            .collect();
+        Tensor::from_bytes(rows(n, k).info().unwrap(), &v).unwrap()
+    };
+    for tokens in [1, 20] {
+        let router: Vec<f32> = (0..4 * tokens).map(|i| if i % 4 == 2 { 3.0 } else { -1.0 }).collect();
+        let inputs = [
+            Some(tensor(&[1, tokens, 32], 1)),
+            Some(Tensor::new([1, tokens, 4], &router).unwrap()),
+            Some(weights(64, 32)),
+            None,
+            Some(weights(32, 64)),
+            None,
+            Some(weights(64, 32)),
+        ];
+        let types = [BlockType::F32; 3];
+        let blocks = Some(ExpertBlocks { types, inner: 64, rounds: true });
+        let op = MixtureOfExperts { top: 1, blocks, activation: ExpertActivation::Silu, ..RELU };
+        let y = run_cpu(&op, &inputs, 1).unwrap().remove(0).to_f32s().unwrap();
+        assert!(y.iter().all(|v| v.is_finite()), "{y:?}");
+        #[cfg(feature = "vulkan")]
+        crate::ops::testing::check_op(&op, &inputs, 2e-5);
+        assert!(op.with_exact_activations().is_some());
+        // Bytes of fewer experts.
+        let mut fewer = inputs.clone();
+        fewer[2] = Some(Tensor::new([16], &[0u8; 16]).unwrap());
+        assert!(facts(&op, &fewer, 1).is_err() && facts(&op, &inputs, 1).is_ok());
+    }
 }
 
 /// Numbers of a router that are equal, or none, choose the first experts.
