@@ -5,6 +5,7 @@
 mod builder;
 mod dump;
 mod inline;
+mod metadata;
 mod prune;
 mod validate;
 
@@ -12,6 +13,7 @@ pub use crate::tensor::TensorSource;
 pub use crate::tensor::{Tensor, TensorError, TensorIdentity, TensorInfo};
 pub(crate) use crate::tensor::{WEIGHT_BYTES, WeakTensor, WeightStore};
 pub use builder::GraphBuilder;
+pub use metadata::ModelMetadata;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -190,6 +192,7 @@ pub struct Node {
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     pub(crate) name: String,
+    pub(crate) metadata: Arc<ModelMetadata>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) tensors: Vec<TensorDecl>,
     pub(crate) inputs: Vec<TensorId>,
@@ -208,6 +211,11 @@ impl Graph {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What its file says of itself.
+    pub fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
     }
 
     /// Its nodes, producers first.

@@ -298,7 +298,7 @@ mod tests {
         save_params(&dir.path().join("graph.params"), [("w", &w)]).unwrap();
         assert_eq!(load(&dir.path().join("graph.json")).unwrap().inputs().len(), 1);
         let found = summarize(dir.path(), None).unwrap();
-        assert_eq!((found.format, found.nodes, found.operators.len()), ("TVM graph JSON", 1, 1));
+        assert_eq!((found.metadata.format, found.nodes, found.operators.len()), ("TVM graph JSON", 1, 1));
         assert_eq!((found.inputs.len(), found.outputs.len()), (1, 2));
         assert_eq!((found.parameters[0].tensors, found.parameters[0].bytes), (1, 8));
         std::fs::remove_file(dir.path().join("graph.params")).unwrap();

@@ -7,20 +7,15 @@ use super::error::LoadError;
 use super::gguf::summarize_gguf;
 use super::onnx::summarize_onnx;
 use super::{Kind, load_json, model_file, without_params};
-use crate::graph::{Graph, TensorDecl};
+use crate::graph::{Graph, ModelMetadata, TensorDecl};
 use crate::ops;
 
 /// What a model file holds, read without asking whether any of it is supported.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct ModelSummary {
-    /// The format of the file.
-    pub format: &'static str,
-    /// Version of the file format; 0 where it has none.
-    pub ir_version: i64,
-    /// The program that wrote it, with its version.
-    pub producer: String,
-    /// Operator set versions by domain; "" is ONNX's own.
-    pub opsets: BTreeMap<String, i64>,
+    /// What the file says of itself.
+    #[serde(flatten)]
+    pub metadata: ModelMetadata,
     /// The graph's name.
     pub graph: String,
     /// What the caller gives; parameters that the file lists as inputs are left out.
@@ -104,15 +99,14 @@ pub fn summarize(path: &Path, params: Option<&Path>) -> Result<ModelSummary, Loa
             without_params(&path, "a GGUF file", params)?;
             summarize_gguf(&path)
         }
-        (path, Kind::Json) => Ok(of_graph(
-            &load_json(&path, &super::LoadOptions { params, ..Default::default() })?,
-            "TVM graph JSON",
-        )),
+        (path, Kind::Json) => {
+            Ok(of_graph(&load_json(&path, &super::LoadOptions { params, ..Default::default() })?))
+        }
     }
 }
 
 /// What a loaded graph tells.
-pub(super) fn of_graph(graph: &Graph, format: &'static str) -> ModelSummary {
+pub(super) fn of_graph(graph: &Graph) -> ModelSummary {
     let io = |name: &str, t: &TensorDecl| SummaryIo {
         name: name.to_owned(),
         kind: t.dtype.map_or("?".to_owned(), |d| d.to_string()),
@@ -152,7 +146,7 @@ pub(super) fn of_graph(graph: &Graph, format: &'static str) -> ModelSummary {
         .collect();
     operators.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.name.cmp(&b.name)));
     ModelSummary {
-        format,
+        metadata: graph.metadata().clone(),
         graph: graph.name().to_owned(),
         inputs: graph.inputs().iter().map(|&id| graph.tensor(id)).map(|t| io(&t.name, t)).collect(),
         outputs: graph.outputs().iter().map(|(name, id)| io(name, graph.tensor(*id))).collect(),

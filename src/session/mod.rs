@@ -46,7 +46,7 @@ use self::tuning::KernelTuner;
 pub use self::tuning::{TunedChoice, Tuning, TuningReport};
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
-use crate::graph::{Graph, Tensor, TensorDecl, TensorInfo};
+use crate::graph::{Graph, ModelMetadata, Tensor, TensorDecl, TensorInfo};
 use crate::ops::movement::StridedView;
 use crate::plan::Plan;
 use crate::shape::SymShape;
@@ -103,6 +103,11 @@ impl Session {
     /// The graph.
     pub fn graph(&self) -> &Graph {
         &self.core.graph
+    }
+
+    /// What the model's file says of itself.
+    pub fn metadata(&self) -> &ModelMetadata {
+        self.core.graph.metadata()
     }
 
     /// The devices, in the order of the table.

@@ -15,7 +15,7 @@ use super::place::{self, PlaceArgs};
 use super::shapes::ModelArgs;
 use super::table::{Table, bytes};
 use onepool::backend::DeviceInfo;
-use onepool::graph::{Graph, StorageScope, TensorInfo};
+use onepool::graph::{Graph, ModelMetadata, StorageScope, TensorInfo};
 use onepool::loader::{self, ModelSummary, SummaryIo};
 use onepool::plan::{
     Assignment, Compiler, GraphCx, PassReport, Plan, PlanCache, PlanOptions, PlanOutcome, PlanRequest,
@@ -118,21 +118,20 @@ fn qualified(domain: &str, name: &str) -> String {
 
 fn describe(args: &Args, summary: &ModelSummary, out: &mut Output) -> Result<(), CliError> {
     out.line(format_args!("{}", args.source.model.display()))?;
-    let opsets: Vec<String> = summary
+    let said = &summary.metadata;
+    let opsets: Vec<String> = said
         .opsets
         .iter()
         .map(|(d, v)| format!("{} {v}", if d.is_empty() { "ai.onnx" } else { d }))
         .collect();
     out.line(format_args!("  graph     {:?}, {} nodes", summary.graph, summary.nodes))?;
     if opsets.is_empty() {
-        out.line(format_args!("  format    {}", summary.format))?;
+        out.line(format_args!("  format    {}", said.format))?;
     } else {
-        let (format, version) = (summary.format, summary.ir_version);
+        let (format, version) = (said.format, said.ir_version);
         out.line(format_args!("  opset     {}; file format {format} {version}", opsets.join(", ")))?;
     }
-    if !summary.producer.is_empty() {
-        out.line(format_args!("  written   by {}", summary.producer))?;
-    }
+    about(said, out)?;
     if !summary.functions.is_empty() {
         out.line(format_args!("  functions {}", summary.functions.join(", ")))?;
     }
@@ -170,6 +169,36 @@ fn describe(args: &Args, summary: &ModelSummary, out: &mut Output) -> Result<(),
     }
     out.line("")?;
     out.table(&table)
+}
+
+/// What the file says of itself for people.
+fn about(said: &ModelMetadata, out: &mut Output) -> Result<(), CliError> {
+    // A property may be a page of text, or one line of many pages.
+    const MOST: usize = 100;
+    let verbose = out.verbose() > 0;
+    let shown = |text: &str| {
+        let line = text.lines().next().unwrap_or_default();
+        let short: String = line.chars().take(MOST).collect();
+        match verbose {
+            true => text.to_owned(),
+            false if short.len() < text.trim_end().len() => format!("{short}..."),
+            false => short,
+        }
+    };
+    if !said.producer.is_empty() {
+        let by = format!("{} {}", said.producer, said.producer_version);
+        out.line(format_args!("  written   by {}", by.trim_end()))?;
+    }
+    if !said.domain.is_empty() || said.version != 0 {
+        out.line(format_args!("  model     {} version {}", said.domain, said.version))?;
+    }
+    for text in [&said.description, &said.graph_description].into_iter().filter(|text| !text.is_empty()) {
+        out.line(format_args!("  says      {}", shown(text)))?;
+    }
+    for (name, value) in &said.properties {
+        out.line(format_args!("  property  {name}: {}", shown(value)))?;
+    }
+    Ok(())
 }
 
 fn fallbacks(plan: &Plan, out: &mut Output) -> Result<(), CliError> {

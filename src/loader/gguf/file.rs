@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::path::Path;
 
 use super::value::{Value, Values};
+use crate::graph::ModelMetadata;
 use crate::limits;
 use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind, nearest};
 use crate::loader::source::Source;
@@ -219,6 +220,18 @@ impl GgufFile {
         let near = nearest(name, self.tensors.keys().map(String::as_str));
         let near = if near.is_empty() { String::new() } else { format!(" (there is {})", near.join(", ")) };
         LoadErrorKind::missing(format!("tensor {name:?}{near}")).into()
+    }
+
+    /// What the file says of itself.
+    pub(super) fn metadata(&self) -> ModelMetadata {
+        let text = |key| self.text(key).ok().flatten().unwrap_or_default().to_owned();
+        ModelMetadata {
+            format: "GGUF",
+            ir_version: self.version.into(),
+            description: text("general.description"),
+            properties: self.metadata.iter().map(|(key, value)| (key.clone(), value.property())).collect(),
+            ..ModelMetadata::default()
+        }
     }
 
     fn typed<'a, T>(

@@ -18,6 +18,7 @@ pub use settings::DecoderSizes;
 pub(super) use summary::summarize_gguf;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use parts::Parts;
 
@@ -48,7 +49,7 @@ pub fn load_gguf(path: &Path) -> Result<Graph, LoadError> {
 pub(super) fn load_gguf_with(path: &Path, (progress, map, used): Wishes<'_>) -> Result<Graph, LoadError> {
     let (file, mut parts) = Parts::open(path)?;
     parts.heed(map, used);
-    decoder::graph(&file, &mut parts, progress).map_err(|e| e.in_file(path))
+    load(&file, &mut parts, progress).map_err(|e| e.in_file(path))
 }
 
 /// As [`load_gguf`], of a file's bytes.
@@ -57,5 +58,15 @@ pub(super) fn load_gguf_with(path: &Path, (progress, map, used): Wishes<'_>) -> 
 /// As there.
 pub fn load_gguf_bytes(bytes: &[u8]) -> Result<Graph, LoadError> {
     let (file, mut parts) = Parts::of(bytes)?;
-    decoder::graph(&file, &mut parts, None)
+    load(&file, &mut parts, None)
+}
+
+fn load(
+    file: &GgufFile,
+    parts: &mut Parts<'_>,
+    progress: Option<&dyn Fn(u64, u64)>,
+) -> Result<Graph, LoadError> {
+    let mut graph = decoder::graph(file, parts, progress)?;
+    graph.metadata = Arc::new(file.metadata());
+    Ok(graph)
 }

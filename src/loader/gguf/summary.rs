@@ -12,8 +12,8 @@ use crate::loader::summary::{ModelSummary, ParameterGroup, of_graph};
 pub(in crate::loader) fn summarize_gguf(path: &Path) -> Result<ModelSummary, LoadError> {
     let file = GgufFile::open(path)?;
     let mut summary = match load_gguf(path) {
-        Ok(graph) => of_graph(&graph, "GGUF"),
-        Err(e) if e.is_unsupported() => ModelSummary { format: "GGUF", ..ModelSummary::default() },
+        Ok(graph) => of_graph(&graph),
+        Err(e) if e.is_unsupported() => ModelSummary { metadata: file.metadata(), ..ModelSummary::default() },
         Err(e) => return Err(e),
     };
     let mut parameters: BTreeMap<u32, ParameterGroup> = BTreeMap::new();
@@ -25,7 +25,6 @@ pub(in crate::loader) fn summarize_gguf(path: &Path) -> Result<ModelSummary, Loa
         group.elements = group.elements.saturating_add((k as u64).saturating_mul(rows as u64));
         group.bytes = group.bytes.saturating_add(tensor.bytes.unwrap_or(0));
     }
-    summary.ir_version = file.version.into();
     summary.parameters = parameters.into_values().collect();
     if summary.graph.is_empty() {
         summary.graph = file.text("general.name").ok().flatten().unwrap_or_default().to_owned();

@@ -6,6 +6,14 @@ use crate::loader::source::Source;
 /// The longest text of the metadata, in bytes.
 const MAX_TEXT: u64 = 64 << 20;
 
+/// The most elements of an array that is a property.
+const MOST_SHOWN: usize = 64;
+
+/// The first of so many elements in JSON.
+fn json<T: serde::Serialize>(all: &[T]) -> serde_json::Result<String> {
+    serde_json::to_string(all.get(..MOST_SHOWN.min(all.len())).unwrap_or_default())
+}
+
 /// A value of the metadata.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
@@ -139,6 +147,22 @@ impl Value {
             Value::Signed(n) => Some(n as f64),
             Value::Float(n) => Some(n),
             _ => None,
+        }
+    }
+
+    /// A text as it is, all else in JSON; of a long array its length alone.
+    pub(super) fn property(&self) -> String {
+        let short = |text: serde_json::Result<String>, len: usize| match text {
+            Ok(text) if len <= MOST_SHOWN => text,
+            _ => self.describe(),
+        };
+        match self {
+            Value::Text(text) => text.clone(),
+            Value::Array(Values::Integers(all)) => short(json(all), all.len()),
+            Value::Array(Values::Floats(all)) => short(json(all), all.len()),
+            Value::Array(Values::Bools(all)) => short(json(all), all.len()),
+            Value::Array(Values::Texts(all)) => short(json(all), all.len()),
+            other => other.describe(),
         }
     }
 

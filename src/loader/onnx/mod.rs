@@ -25,6 +25,7 @@ pub use tensor::{read_list_pb, read_tensor_pb, write_tensor_pb};
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use prost::Message as _;
 
@@ -32,10 +33,10 @@ use super::Find;
 use super::error::{LoadError, LoadErrorKind};
 use super::options::Wishes;
 use super::source::Source;
-use crate::graph::{Graph, Tensor};
+use crate::graph::{Graph, ModelMetadata, Tensor};
 use crate::ops;
 use graph::Importer;
-use proto::{ModelProto, NodeProto, OperatorSetIdProto};
+use proto::{ModelProto, NodeProto, OperatorSetIdProto, PropertyProto};
 use skeleton::{Message, skeleton};
 use store::Store;
 use tensor::decode_error;
@@ -133,6 +134,7 @@ fn load(
         );
     }
     let opsets = Opsets::of_model(&model)?;
+    let metadata = metadata(&model, &opsets);
     number_nodes(&mut model);
     collected::rewrite(&mut model);
     composed::expand(&mut model, opsets.get("").unwrap_or(NEWEST_OPSET))?;
@@ -140,7 +142,27 @@ fn load(
     let mut store = Store::new(source, walked.held, roots);
     (store.used, store.map, store.source.map) = (used, map, map);
     store.give(&graph.initializer, values)?;
-    Importer::new(&model, &opsets, store, find, progress)?.main_graph(graph)
+    let mut graph = Importer::new(&model, &opsets, store, find, progress)?.main_graph(graph)?;
+    graph.metadata = Arc::new(metadata);
+    Ok(graph)
+}
+
+/// What the model says of itself.
+fn metadata(model: &ModelProto, opsets: &Opsets) -> ModelMetadata {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let property = |property: &PropertyProto| (text(&property.key), text(&property.value));
+    ModelMetadata {
+        format: "ONNX",
+        ir_version: model.ir_version,
+        producer: model.producer_name.clone(),
+        producer_version: model.producer_version.clone(),
+        domain: text(&model.domain),
+        version: model.model_version,
+        description: text(&model.doc_string),
+        graph_description: model.graph.as_ref().map(|graph| text(&graph.doc_string)).unwrap_or_default(),
+        opsets: opsets.0.clone(),
+        properties: model.metadata_props.iter().map(property).collect(),
+    }
 }
 
 /// Counts the nodes of the graph and of each function, before any is put in the place of others.

@@ -1,5 +1,5 @@
-//! ONNX's protocol buffer messages, as far as they are read. Fields that only people read (doc strings)
-//! are left out, and so are device annotations and training information.
+//! ONNX's protocol buffer messages, as far as they are read. Doc strings of nodes and tensors are left out, and so are
+//! device annotations and training information.
 //!
 //! Field numbers are those of `onnx.proto`. Scalars that the file may leave out have their default.
 
@@ -17,12 +17,30 @@ pub(crate) struct ModelProto {
     pub(crate) producer_name: String,
     #[prost(string, tag = "3")]
     pub(crate) producer_version: String,
+    // Texts that only people read need not be UTF-8.
+    #[prost(bytes = "vec", tag = "4")]
+    pub(crate) domain: Vec<u8>,
+    #[prost(int64, tag = "5")]
+    pub(crate) model_version: i64,
+    #[prost(bytes = "vec", tag = "6")]
+    pub(crate) doc_string: Vec<u8>,
     #[prost(message, optional, boxed, tag = "7")]
     pub(crate) graph: Option<Box<GraphProto>>,
     #[prost(message, repeated, tag = "8")]
     pub(crate) opset_import: Vec<OperatorSetIdProto>,
+    #[prost(message, repeated, tag = "14")]
+    pub(crate) metadata_props: Vec<PropertyProto>,
     #[prost(message, repeated, tag = "25")]
     pub(crate) functions: Vec<FunctionProto>,
+}
+
+/// ONNX's StringStringEntryProto.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PropertyProto {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) value: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -41,6 +59,8 @@ pub(crate) struct GraphProto {
     pub(crate) name: String,
     #[prost(message, repeated, tag = "5")]
     pub(crate) initializer: Vec<TensorProto>,
+    #[prost(bytes = "vec", tag = "10")]
+    pub(crate) doc_string: Vec<u8>,
     #[prost(message, repeated, tag = "11")]
     pub(crate) input: Vec<ValueInfoProto>,
     #[prost(message, repeated, tag = "12")]

@@ -41,7 +41,7 @@ impl Message {
     fn child(self, field: u64) -> Option<Message> {
         Some(match (self, field) {
             (Message::Model, 7) => Message::Graph,
-            (Message::Model, 8) | (Message::Function, 9) => Message::Leaf,
+            (Message::Model, 8 | 14) | (Message::Function, 9) => Message::Leaf,
             (Message::Model, 25) => Message::Function,
             (Message::Graph, 1) | (Message::Function, 7) => Message::Node,
             (Message::Graph, 5) | (Message::Attribute, 5) | (Message::SparseTensor, 1 | 2) => Message::Tensor,

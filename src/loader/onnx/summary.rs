@@ -12,7 +12,7 @@ use super::sequence;
 use super::skeleton::{Message, skeleton};
 use super::syntax::{type_of, zip_maps};
 use super::tensor::{decode_error, dtype_of};
-use super::{NEWEST_OPSET, Opsets};
+use super::{NEWEST_OPSET, Opsets, metadata};
 use crate::dtype::DType;
 use crate::loader::error::{LoadError, LoadErrorKind};
 use crate::loader::source::Source;
@@ -44,9 +44,7 @@ fn summarize(source: &mut Source<'_>) -> Result<ModelSummary, LoadError> {
     }
     let is_parameter = |i: &&ValueInfoProto| !graph.initializer.iter().any(|t| t.name == i.name);
     Ok(ModelSummary {
-        format: "ONNX",
-        ir_version: model.ir_version,
-        producer: format!("{} {}", model.producer_name, model.producer_version).trim().to_owned(),
+        metadata: metadata(&model, &opsets),
         graph: graph.name.clone(),
         inputs: graph.input.iter().filter(is_parameter).map(describe).collect(),
         outputs: outputs(graph),
@@ -54,7 +52,6 @@ fn summarize(source: &mut Source<'_>) -> Result<ModelSummary, LoadError> {
         operators: count.operators(&model, &opsets),
         functions: model.functions.iter().map(|f| f.name.clone()).collect(),
         parameters: count.parameters.into_values().collect(),
-        opsets: opsets.0,
     })
 }
 
@@ -248,6 +245,40 @@ mod tests {
         assert_eq!(s.outputs[0].classes, ["cat", "dog"]);
         let known: Vec<bool> = s.operators.iter().map(OperatorCount::is_known).collect();
         assert_eq!(known.iter().filter(|k| **k).count(), 2);
+    }
+
+    #[test]
+    fn what_people_are_told_of_a_model_need_not_be_utf8() {
+        let property = |key: &str, value: &[u8]| super::super::proto::PropertyProto {
+            key: key.into(),
+            value: value.to_vec(),
+        };
+        let x = vec![ValueInfoProto { name: "x".into(), r#type: None }];
+        let doc_string = b"of a graph".to_vec();
+        let graph = GraphProto { doc_string, input: x.clone(), output: x, ..Default::default() };
+        let model = ModelProto {
+            ir_version: 8,
+            producer_name: "a".into(),
+            producer_version: "2".into(),
+            domain: b"org.example".to_vec(),
+            model_version: 7,
+            doc_string: b"caf\xe9".to_vec(),
+            metadata_props: vec![property("names", b"{0: 'cat'}"), property("empty", b"")],
+            graph: Some(Box::new(graph)),
+            ..Default::default()
+        };
+        let said = summarize(&mut Source::of(&model.encode_to_vec())).unwrap().metadata;
+        assert_eq!((said.format, said.producer.as_str(), said.producer_version.as_str()), ("ONNX", "a", "2"));
+        assert_eq!((said.domain.as_str(), said.version, said.ir_version), ("org.example", 7, 8));
+        assert_eq!(
+            (said.description.as_str(), said.graph_description.as_str()),
+            ("caf\u{fffd}", "of a graph")
+        );
+        assert_eq!(said.opsets, BTreeMap::from([(String::new(), NEWEST_OPSET)]));
+        let all: Vec<_> = said.properties.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(all, [("empty", ""), ("names", "{0: 'cat'}")]);
+        let loaded = super::super::load_onnx_bytes(&model.encode_to_vec(), None).unwrap();
+        assert_eq!(*loaded.metadata(), said);
     }
 
     #[test]

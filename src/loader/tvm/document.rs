@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::pointer::At;
+use crate::graph::ModelMetadata;
 use crate::limits;
 use crate::loader::error::{ErrorLocation, LoadError, LoadErrorKind};
 
@@ -175,6 +176,17 @@ impl GraphJson {
             }
         }
         Ok(())
+    }
+
+    /// What the document says of itself: the members of its metadata, where that is an object.
+    pub(super) fn model_metadata(&self) -> ModelMetadata {
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let properties = match &self.metadata {
+            Some(Value::Object(members)) => members.iter().map(|(name, v)| (name.clone(), text(v))).collect(),
+            Some(other) => BTreeMap::from([("metadata".to_owned(), text(other))]),
+            None => BTreeMap::new(),
+        };
+        ModelMetadata { format: "TVM graph JSON", properties, ..ModelMetadata::default() }
     }
 
     /// The node at position `node`.

@@ -49,7 +49,8 @@ pub(super) fn resolve(
     let Resolver { builder, entries, made, .. } = r;
     let written: Vec<Vec<TensorId>> =
         made.into_iter().map(|nodes| nodes.into_iter().map(|(_, tensor)| tensor).collect()).collect();
-    let graph = builder.build()?;
+    let mut graph = builder.build()?;
+    graph.metadata = Arc::new(json.model_metadata());
     let node_of = |t: TensorId| match graph.tensor(t).origin {
         Origin::Node { node, .. } => Some(node),
         _ => None,

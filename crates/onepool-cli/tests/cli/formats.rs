@@ -34,6 +34,12 @@ fn a_tvm_graph_is_run_inspected_and_verified() {
     let json = ends(d, 0, &["inspect", "it", "--device", "cpu", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((json["format"].as_str(), json["nodes"].as_u64()), (Some("TVM graph JSON"), Some(2)));
+    let told = GRAPH.replacen('{', r#"{"metadata":{"made by":"hand","n":[1,2]},"#, 1);
+    std::fs::write(d.join("it/model.json"), told).unwrap();
+    says(
+        &ends(d, 0, &["inspect", "it", "--device", "cpu"]),
+        &["property  made by: hand", "property  n: [1,2]"],
+    );
 
     // The devices that it names.
     let on = GRAPH.replace(r#""storage_id""#, r#""device_index":["list_int",[1,1,7]],"storage_id""#);

@@ -265,6 +265,7 @@ fn a_gguf_file_generates_and_is_inspected() {
     let out = onepool(root(), &["inspect", FILE]);
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(text.contains("GGUF") && text.contains("BF16"), "{text}");
+    says(&text, &["property  general.architecture: qwen3", "property  tokenizer.ggml.tokens: "]);
     let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
     for (name, family) in [("MatMulBlocks", "ggml"), ("GroupQueryAttention", "attention")] {
         says(row(name), &[family, "device, cpu"]);
