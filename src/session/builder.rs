@@ -43,6 +43,7 @@ enum Choice {
 pub struct SessionBuilder {
     graph: Option<Graph>,
     path: Option<PathBuf>,
+    params_file: Option<PathBuf>,
     any_device: bool,
     devices: Vec<Choice>,
     desc: ContextDesc,
@@ -68,6 +69,7 @@ impl Default for SessionBuilder {
         SessionBuilder {
             graph: None,
             path: None,
+            params_file: None,
             any_device: false,
             devices: Vec::new(),
             desc: ContextDesc::default(),
@@ -95,6 +97,12 @@ impl SessionBuilder {
     /// JSON run where its column `device_index` says ([`crate::loader::tvm::TvmGraph::place`]).
     pub fn model(mut self, path: impl Into<PathBuf>) -> Self {
         self.path = Some(path.into());
+        self
+    }
+
+    /// The parameters of a graph JSON, where they are not next to it.
+    pub fn params_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.params_file = Some(path.into());
         self
     }
 
@@ -335,7 +343,7 @@ impl SessionBuilder {
     ///
     /// # Errors
     /// [`Error::Load`], [`Error::Registry`], [`Error::Device`]; [`SessionError::SemaphoresOfSession`];
-    /// [`SessionError::ReadsOfSession`];
+    /// [`SessionError::ReadsOfSession`]; [`SessionError::ParamsOfGraph`];
     /// [`SessionError::Unknown`] and [`SessionError::Frame`] for frames; [`SessionError::UnknownPlace`] and
     /// [`SessionError::NoEntry`] for invalid arguments of [`SessionBuilder::place_node`],
     /// [`SessionBuilder::place_op`] and [`SessionBuilder::place_rest`].
@@ -429,10 +437,12 @@ impl SessionBuilder {
         }
         let used = UsedFiles::default();
         let (graph, foreign) = match (self.graph.take(), &self.path) {
+            (Some(_), _) if self.params_file.is_some() => return Err(SessionError::ParamsOfGraph.into()),
             (Some(graph), _) => (graph, Vec::new()),
             (None, Some(path)) => {
                 let table: Vec<&str> = devices.iter().map(|info| info.api).collect();
-                let options = LoadOptions { map: self.map.take(), ..LoadOptions::default() };
+                let (map, params) = (self.map.take(), self.params_file.as_deref());
+                let options = LoadOptions { map, params, ..LoadOptions::default() };
                 loader::load_noting(path, &options, &table, self.any_device, &used)?
             }
             (None, None) => return Err(SessionError::NoModel.into()),

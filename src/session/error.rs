@@ -337,6 +337,11 @@ pub enum SessionError {
     /// A session was built without a model.
     #[error("a session needs a model: give a path or a graph")]
     NoModel,
+    /// A file of parameters was given for a graph.
+    #[error(
+        "parameters of a file are those of a model that is a file too: give its path in place of the graph"
+    )]
+    ParamsOfGraph,
     /// A run cannot be recorded into a command buffer of the application's.
     #[error(
         "a run of this binding cannot be recorded into a command buffer, as it needs the host for {part}"

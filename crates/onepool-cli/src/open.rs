@@ -14,7 +14,7 @@ use onepool_core::files::cache::CacheFolder;
 /// Names the folder of caches where `--cache` does not.
 const CACHE_VARIABLE: &str = "ONEPOOL_CACHE";
 
-/// Where caches are kept.
+/// How devices are opened: where caches are kept, and threads.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct CacheArgs {
     /// The folder that keeps what drivers compile, what imports cost and what `--place auto` measures;
@@ -22,6 +22,9 @@ pub(super) struct CacheArgs {
     /// in `onepool` in the user's cache folder. No one else may write to it.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
+    /// Threads of the CPU device; 0 is one for each core.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
 }
 
 impl CacheArgs {
@@ -37,7 +40,7 @@ impl CacheArgs {
 
     /// How contexts are opened that use it.
     pub(super) fn desc(&self) -> Result<ContextDesc, CliError> {
-        Ok(ContextDesc { cache_dir: self.folder()?, ..ContextDesc::default() })
+        Ok(ContextDesc { cache_dir: self.folder()?, threads: self.threads, ..ContextDesc::default() })
     }
 }
 

@@ -20,6 +20,9 @@ fn numbers_out_of_range_are_usage_errors() {
         fails(d, 2, &run("--scale", bad), &["--scale", "expected a finite number that is not 0"]);
     }
     fails(d, 2, &run("--std", "0"), &["--std", "that is not 0"]);
+    fails(d, 2, &run("--threads", "all"), &["--threads", "invalid digit"]);
+    fails(d, 1, &run("--threads", "100000"), &["100000 threads are asked for"]);
+    ends(d, 0, &run("--threads", "1"));
     fails(d, 2, &run("--mean", "nan"), &["--mean", "expected a finite number"]);
     for bad in ["nan", "-1", "inf"] {
         for option in ["--rtol", "--atol"] {
