@@ -23,6 +23,7 @@ const LAYERS: &[(&str, &[(&str, u8)])] = &[
             ("sync", 0),
             ("dlpack", 1),
             ("limits", 1),
+            ("log", 1),
             ("shape", 2),
             ("files", 3),
             ("memory", 4),

@@ -66,6 +66,28 @@ const char *onepool_status_name(uint32_t status);
 /* How many handles are not freed, of all kinds and threads. For tests of an application. */
 onepool_status onepool_live_handles(size_t *count);
 
+/* ---- What the library says ------------------------------------------------------------------------------------------ */
+
+/* How urgent a message is. */
+typedef enum onepool_log_level {
+    ONEPOOL_LOG_ERROR = 1,   /* something failed where no call can say so */
+    ONEPOOL_LOG_WARNING = 2, /* what the caller should know: a model that is newer than the library, a cache that is not kept */
+    ONEPOOL_LOG_INFO = 3,
+    ONEPOOL_LOG_DEBUG = 4,
+    ONEPOOL_LOG_TRACE = 5
+} onepool_log_level;
+
+/* Called with a message: its onepool_log_level, who says it, as "onepool::tuning", and what. The strings live for the call.
+ * Any thread calls it, several at once, also those of the library. It must not throw. It may call the library; what this
+ * thread says meanwhile is not told. */
+typedef void (*onepool_log_callback)(void *user, uint32_t level, const char *target, const char *message);
+
+/* Has messages of `level` and of more urgent levels told to a callback, in place of the one before; null: to none, as at the
+ * begin. The library itself prints nothing. When this returns the callback before is not called any more: it waits for calls
+ * that have not returned, which must not wait for the caller.
+ * Errors: BUSY in a callback, and where this process has a subscriber of Rust's `tracing`. */
+onepool_status onepool_log_set_callback(uint32_t level, onepool_log_callback callback, void *user);
+
 /* ---- Element types -------------------------------------------------------------------------------------------------- */
 
 /* Elements are little-endian. Those of less than a byte have a byte each. */
@@ -198,6 +220,40 @@ typedef struct onepool_session onepool_session;
 
 enum { ONEPOOL_PRECISION_F32 = 0, ONEPOOL_PRECISION_F16 = 1 };
 enum { ONEPOOL_PLACEMENT_MANUAL = 0, ONEPOOL_PLACEMENT_AUTO = 1 };
+/* Whether products with packed weights may round their activations where the model allows it, which is faster. */
+enum { ONEPOOL_ACTIVATIONS_ALLOWED = 0, ONEPOOL_ACTIVATIONS_EXACT = 1 };
+/* Where operators between DequantizeLinear and QuantizeLinear compute with bytes, and not in float32. AUTO: on CPUs where that
+ * is faster. */
+enum { ONEPOOL_INTEGERS_AUTO = 0, ONEPOOL_INTEGERS_ALWAYS = 1, ONEPOOL_INTEGERS_NEVER = 2 };
+/* Which kernels run. OFF: those of the built-in rules. KEPT: those that were faster when they were measured. WITHIN: the same,
+ * and what is not known yet is measured when a plan is made. */
+enum { ONEPOOL_TUNING_OFF = 0, ONEPOOL_TUNING_KEPT = 1, ONEPOOL_TUNING_WITHIN = 2 };
+/* How long one submission may keep a device busy, so that a display goes on. OF_ENVIRONMENT: as the environment variable
+ * ONEPOOL_SUBMISSION_LIMIT says, else AUTO. AUTO: 100 ms on devices that may drive a display. OFF: as long as it takes. */
+enum {
+    ONEPOOL_SUBMISSION_OF_ENVIRONMENT = 0,
+    ONEPOOL_SUBMISSION_AUTO = 1,
+    ONEPOOL_SUBMISSION_OFF = 2,
+    ONEPOOL_SUBMISSION_AT_MOST = 3
+};
+/* How the host waits for a device. ADAPTIVE: it polls for as long as runs before took, at most 2 ms, then sleeps. BLOCK: it
+ * sleeps. SPIN: it polls. */
+enum { ONEPOOL_WAIT_ADAPTIVE = 0, ONEPOOL_WAIT_BLOCK = 1, ONEPOOL_WAIT_SPIN = 2 };
+/* AUTO: low on devices that may drive a display, where the driver permits it. NORMAL: as the driver has it. */
+enum { ONEPOOL_PRIORITY_AUTO = 0, ONEPOOL_PRIORITY_NORMAL = 1 };
+/* Which kernels a Vulkan device keeps inside what is bound to them. CALLERS: those whose code is an application's. */
+enum { ONEPOOL_ROBUSTNESS_CALLERS = 0, ONEPOOL_ROBUSTNESS_ALL = 1, ONEPOOL_ROBUSTNESS_OFF = 2 };
+/* What is placed: every node of a name, every node of an operator, or every node that nothing else places. */
+enum { ONEPOOL_PLACE_NODE = 0, ONEPOOL_PLACE_OPERATOR = 1, ONEPOOL_PLACE_REST = 2 };
+
+/* Where nodes run, whatever the placement is. */
+typedef struct onepool_place {
+    size_t struct_size;
+    uint32_t kind;    /* ONEPOOL_PLACE_... */
+    uint32_t device;  /* an entry of the session's devices, from 0 */
+    const char *name; /* of the node or the operator; null for ONEPOOL_PLACE_REST */
+} onepool_place;
+#define ONEPOOL_PLACE_INIT { sizeof(onepool_place), 0, 0, NULL }
 
 /* All zeros but the size are the defaults. */
 typedef struct onepool_session_options {
@@ -219,8 +275,31 @@ typedef struct onepool_session_options {
     uint32_t reserved;    /* 0 */
     const onepool_frame *frames; /* inputs and outputs that are frames; all entries have the same struct_size */
     size_t frame_count;          /* at most 256 */
+    const char *params;          /* the parameters of a TVM graph, where they are not beside it; or null */
+    uint32_t any_device;         /* 1: nodes of a TVM graph whose device is not in the list run on the first one */
+    uint32_t activations;        /* ONEPOOL_ACTIVATIONS_... */
+    uint32_t integers;           /* ONEPOOL_INTEGERS_... */
+    uint32_t coarse_filter;      /* 1: a Resize of an image may be off by 1/256 of the difference of neighbours */
+    uint32_t no_fuse;            /* 1: operators that could be fused are kept apart */
+    uint32_t tuning;             /* ONEPOOL_TUNING_... */
+    uint64_t tuning_ns;          /* the most time that ONEPOOL_TUNING_WITHIN measures */
+    const char *tuning_dir;      /* the folder of what was measured; null: `cache_dir`; without either nothing is kept */
+    const onepool_place *places; /* where nodes run; all entries have the same struct_size */
+    size_t place_count;
+    const uint64_t *placement_ns; /* the most time that ONEPOOL_PLACEMENT_AUTO measures; null: 2 s */
+    uint32_t submission;          /* ONEPOOL_SUBMISSION_... */
+    uint32_t wait;                /* ONEPOOL_WAIT_... */
+    uint64_t submission_ns;       /* how long ONEPOOL_SUBMISSION_AT_MOST is */
+    uint32_t priority;            /* ONEPOOL_PRIORITY_... */
+    uint32_t robustness;          /* ONEPOOL_ROBUSTNESS_... */
+    uint32_t validation;          /* 1: Vulkan's validation layers are on, whose messages are warnings of the log */
+    /* 1: large parameters are read where they lie in the system's cache of files, so that processes share them. The caller
+     * promises that no one changes or shortens the model's files while the session lives. */
+    uint32_t map_weights;
 } onepool_session_options;
-#define ONEPOOL_SESSION_OPTIONS_INIT { sizeof(onepool_session_options), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, 0 }
+#define ONEPOOL_SESSION_OPTIONS_INIT \
+    { sizeof(onepool_session_options), NULL, 0, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, \
+      NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Opens a model file (ONNX, GGUF, or the graph JSON of TVM beside its .params) on devices. `options` may be null. Takes seconds.
  * Errors: MODEL, NO_DEVICE, OUT_OF_MEMORY, DEVICE, DEVICE_LOST. */
@@ -245,6 +324,36 @@ onepool_status onepool_session_output(onepool_session *session, size_t index, on
 
 /* The name of device `index`, from 0. Lives until the session is freed. */
 onepool_status onepool_session_device(onepool_session *session, size_t index, const char **name);
+
+/* What a model's file says of itself. The strings live until the session is freed; what the file does not say is "" or 0. */
+typedef struct onepool_metadata {
+    size_t struct_size;
+    const char *format;            /* "ONNX", "GGUF" or "TVM graph JSON" */
+    const char *graph;             /* the name of the graph */
+    const char *producer;          /* the program that wrote it */
+    const char *producer_version;
+    const char *domain;            /* whose model it is */
+    const char *description;       /* what people are told of it */
+    const char *graph_description; /* and of its graph */
+    int64_t version;               /* of the model */
+    int64_t ir_version;            /* of the file format */
+    size_t opset_count;
+    size_t property_count;
+} onepool_metadata;
+#define ONEPOOL_METADATA_INIT { sizeof(onepool_metadata), NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0 }
+
+onepool_status onepool_session_metadata(onepool_session *session, onepool_metadata *metadata);
+
+/* Operator set `index` that the model uses, from 0, in the order of their domains; "" is ONNX's own. */
+onepool_status onepool_session_opset(onepool_session *session, size_t index, const char **domain, int64_t *version);
+
+/* Property `index`, from 0, in the order of their names: the metadata_props of an ONNX model, the entries of a GGUF file, the
+ * metadata of a TVM graph. What is no text is one in JSON; of a GGUF file's array of more than 64 elements it is their number
+ * and kind. The strings live until the session is freed. */
+onepool_status onepool_session_property(onepool_session *session, size_t index, const char **name, const char **value);
+
+/* The value of a property by its name. Errors: UNKNOWN_NAME. */
+onepool_status onepool_session_find_property(onepool_session *session, const char *name, const char **value);
 
 /* ---- Regions: pages that every device can import -------------------------------------------------------------------- */
 
@@ -460,6 +569,14 @@ typedef enum onepool_sample_on {
     ONEPOOL_SAMPLE_ON_DEVICE = 2 /* the host gets the likely tokens alone, where these decide */
 } onepool_sample_on;
 
+/* A variable that the chat template of a model reads besides the messages. */
+typedef struct onepool_template_arg {
+    size_t struct_size;
+    const char *name; /* as "enable_thinking", or "tools": a list of functions as OpenAI describes them; not "messages" */
+    const char *json; /* its value in JSON */
+} onepool_template_arg;
+#define ONEPOOL_TEMPLATE_ARG_INIT { sizeof(onepool_template_arg), NULL, NULL }
+
 /* How a language model is opened. */
 typedef struct onepool_generator_options {
     size_t struct_size;
@@ -472,9 +589,12 @@ typedef struct onepool_generator_options {
     size_t page_tokens;  /* tokens of one of them; 0: as the graph declares, else 16 */
     onepool_region *page_memory; /* where they lie, of at least onepool_page_counts.region_bytes; or null */
     onepool_generator *pages_of; /* a generator of the same model whose pages this one has too; or null */
+    const char *variant; /* the end of the graph's name, as "q4f16" of onnx/model_q4f16.onnx; null: as GENERATE.md says */
+    const onepool_template_arg *template_args; /* all entries have the same struct_size */
+    size_t template_arg_count;
 } onepool_generator_options;
 #define ONEPOOL_GENERATOR_OPTIONS_INIT \
-    { sizeof(onepool_generator_options), 0, NULL, 0, ONEPOOL_SAMPLE_ON_AUTO, 0, 0, 0, NULL, NULL }
+    { sizeof(onepool_generator_options), 0, NULL, 0, ONEPOOL_SAMPLE_ON_AUTO, 0, 0, 0, NULL, NULL, NULL, NULL, 0 }
 
 /* Opens a language model on devices: a GGUF file, or a folder with an ONNX graph, its settings (genai_config.json, or
  * config.json) and tokenizer.json; a model that reads its prompt with an encoder has encoder_model.onnx too. `session` may

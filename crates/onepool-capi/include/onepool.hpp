@@ -14,6 +14,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -40,6 +41,32 @@ inline void check(onepool_status status) {
     if (status != ONEPOOL_OK) {
         throw Error(status, onepool_last_error());
     }
+}
+
+/// Hears a message of the library's: how urgent it is, who says it, and what. What it throws is lost.
+using Logged = std::function<void(onepool_log_level level, const std::string &target, const std::string &message)>;
+
+namespace detail {
+inline void log(void *user, std::uint32_t level, const char *target, const char *message) noexcept {
+    try {
+        (*static_cast<Logged *>(user))(static_cast<onepool_log_level>(level), target, message);
+    } catch (...) {
+    }
+}
+} // namespace detail
+
+/// Has messages of `level` and of more urgent levels told to a function, in place of the one before; without one, to none.
+inline void log_to(onepool_log_level level, Logged told) {
+    static std::mutex turn;
+    static std::unique_ptr<Logged> kept;
+    const std::unique_lock<std::mutex> one(turn, std::try_to_lock);
+    if (!one) {
+        throw Error(ONEPOOL_ERROR_BUSY, "another call of log_to is on its way");
+    }
+    auto next = told ? std::make_unique<Logged>(std::move(told)) : nullptr;
+    check(onepool_log_set_callback(level, next ? &detail::log : nullptr, next.get()));
+    // No one calls the one before any more.
+    kept = std::move(next);
 }
 
 /// Elements of someone else's, `size` of them.
@@ -98,6 +125,29 @@ struct Options {
     bool fallback = true;
     /// Inputs and outputs that are frames. What they point to stays as long as the options are used.
     std::vector<onepool_frame> frames = {};
+    /// The parameters of a TVM graph, where they are not beside it.
+    std::string params = {};
+    bool any_device = false;
+    bool exact_activations = false;
+    std::uint32_t integers = ONEPOOL_INTEGERS_AUTO;
+    bool coarse_filter = false;
+    bool fuse = true;
+    std::uint32_t tuning = ONEPOOL_TUNING_OFF;
+    std::chrono::nanoseconds tuning_time = std::chrono::nanoseconds(0);
+    std::string tuning_dir = {};
+    /// Devices of nodes and of operators by their names, and of all others, as entries of the session's devices.
+    std::map<std::string, std::uint32_t> nodes = {};
+    std::map<std::string, std::uint32_t> operators = {};
+    std::optional<std::uint32_t> rest = {};
+    std::optional<std::chrono::nanoseconds> placement_time = {};
+    std::uint32_t submission = ONEPOOL_SUBMISSION_OF_ENVIRONMENT;
+    std::chrono::nanoseconds submission_limit = std::chrono::nanoseconds(0);
+    std::uint32_t wait = ONEPOOL_WAIT_ADAPTIVE;
+    std::uint32_t priority = ONEPOOL_PRIORITY_AUTO;
+    std::uint32_t robustness = ONEPOOL_ROBUSTNESS_CALLERS;
+    bool validation = false;
+    /// A promise that the model's files stay as they are: see onepool.h.
+    bool map_weights = false;
 };
 
 /// A frame without padding, all else as onepool.h says; set what differs.
@@ -129,12 +179,50 @@ struct RawOptions {
         options.no_fallback = given.fallback ? 0 : 1;
         options.frames = given.frames.data();
         options.frame_count = given.frames.size();
+        options.params = given.params.empty() ? nullptr : given.params.c_str();
+        options.any_device = given.any_device ? 1 : 0;
+        options.activations = given.exact_activations ? ONEPOOL_ACTIVATIONS_EXACT : ONEPOOL_ACTIVATIONS_ALLOWED;
+        options.integers = given.integers;
+        options.coarse_filter = given.coarse_filter ? 1 : 0;
+        options.no_fuse = given.fuse ? 0 : 1;
+        options.tuning = given.tuning;
+        options.tuning_ns = nanoseconds(given.tuning_time);
+        options.tuning_dir = given.tuning_dir.empty() ? nullptr : given.tuning_dir.c_str();
+        for (const auto &node : given.nodes) {
+            places.push_back({sizeof(onepool_place), ONEPOOL_PLACE_NODE, node.second, node.first.c_str()});
+        }
+        for (const auto &op : given.operators) {
+            places.push_back({sizeof(onepool_place), ONEPOOL_PLACE_OPERATOR, op.second, op.first.c_str()});
+        }
+        if (given.rest) {
+            places.push_back({sizeof(onepool_place), ONEPOOL_PLACE_REST, *given.rest, nullptr});
+        }
+        options.places = places.data();
+        options.place_count = places.size();
+        if (given.placement_time) {
+            placement_ns = nanoseconds(*given.placement_time);
+            options.placement_ns = &placement_ns;
+        }
+        options.submission = given.submission;
+        options.submission_ns = nanoseconds(given.submission_limit);
+        options.wait = given.wait;
+        options.priority = given.priority;
+        options.robustness = given.robustness;
+        options.validation = given.validation ? 1 : 0;
+        options.map_weights = given.map_weights ? 1 : 0;
     }
     RawOptions(const RawOptions &) = delete;
     RawOptions &operator=(const RawOptions &) = delete;
 
     std::vector<const char *> devices = {};
     onepool_session_options options = ONEPOOL_SESSION_OPTIONS_INIT;
+
+  private:
+    static std::uint64_t nanoseconds(std::chrono::nanoseconds time) {
+        return static_cast<std::uint64_t>(time.count() > 0 ? time.count() : 0);
+    }
+    std::vector<onepool_place> places = {};
+    std::uint64_t placement_ns = 0;
 };
 } // namespace detail
 
@@ -153,6 +241,16 @@ struct IoInfo {
     std::optional<std::vector<std::int64_t>> dims = {};
     /// Names of open sizes, empty where there is none.
     std::vector<std::string> symbols = {};
+};
+
+/// What a model's file says of itself; what it does not say is empty or 0.
+struct Metadata {
+    std::string format = {}, graph = {}, producer = {}, producer_version = {}, domain = {}, description = {};
+    std::string graph_description = {};
+    std::int64_t version = 0, ir_version = 0;
+    /// Versions of operator sets by domain; "" is ONNX's own.
+    std::map<std::string, std::int64_t> opsets = {};
+    std::map<std::string, std::string> properties = {};
 };
 
 /// How a bound tensor reaches a device, and why.
@@ -470,6 +568,28 @@ class Session {
 
     std::vector<IoInfo> inputs() const { return ios(onepool_session_input_count, onepool_session_input); }
     std::vector<IoInfo> outputs() const { return ios(onepool_session_output_count, onepool_session_output); }
+    /// What the model's file says of itself.
+    Metadata metadata() const {
+        onepool_metadata raw = ONEPOOL_METADATA_INIT;
+        check(onepool_session_metadata(handle_.get(), &raw));
+        Metadata said;
+        said.format = raw.format, said.graph = raw.graph;
+        said.producer = raw.producer, said.producer_version = raw.producer_version;
+        said.domain = raw.domain, said.version = raw.version, said.ir_version = raw.ir_version;
+        said.description = raw.description, said.graph_description = raw.graph_description;
+        for (std::size_t i = 0; i < raw.opset_count; ++i) {
+            const char *domain = nullptr;
+            std::int64_t version = 0;
+            check(onepool_session_opset(handle_.get(), i, &domain, &version));
+            said.opsets[domain] = version;
+        }
+        for (std::size_t i = 0; i < raw.property_count; ++i) {
+            const char *name = nullptr, *value = nullptr;
+            check(onepool_session_property(handle_.get(), i, &name, &value));
+            said.properties[name] = value;
+        }
+        return said;
+    }
 
     /// Binds memory; what is not named has memory of the library's own.
     Binding bind(std::initializer_list<Memory> inputs, std::initializer_list<Memory> outputs,

@@ -122,6 +122,10 @@ struct GeneratorOptions {
     std::size_t page_tokens = 0;
     const Region *page_memory = nullptr;
     const Generator *pages_of = nullptr;
+    /// The end of the graph's name, as "q4f16".
+    std::string variant = {};
+    /// Variables of the chat template, as "tools", and their values in JSON.
+    std::map<std::string, std::string> template_args = {};
 };
 
 /// A language model made ready on devices, with the cache of one text.
@@ -138,6 +142,13 @@ class Generator {
         given.draft = options.draft.empty() ? nullptr : options.draft.c_str();
         given.draft_tokens = options.draft_tokens;
         given.sample_on = options.sample_on;
+        given.variant = options.variant.empty() ? nullptr : options.variant.c_str();
+        std::vector<onepool_template_arg> args;
+        for (const auto &arg : options.template_args) {
+            args.push_back({sizeof(onepool_template_arg), arg.first.c_str(), arg.second.c_str()});
+        }
+        given.template_args = args.data();
+        given.template_arg_count = args.size();
         onepool_generator *handle = nullptr;
         check(onepool_generator_open(path.c_str(), &raw.options, &given, &handle));
         handle_.reset(handle);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use onepool::generate::{
     GenerateError, Generator, ModelFolder, PageCounts, PageOptions, PagePool, Pages, SampleOn, Sampling,
+    TemplateArgs,
 };
 use onepool::session::{Session, SessionBuilder};
 use onepool_core::error::chain;
@@ -20,6 +21,9 @@ use crate::types::SessionOptions;
 
 /// Tokens that a draft model guesses at once where nothing else is said.
 const DRAFT_TOKENS: usize = 4;
+
+/// The most variables of a chat template.
+const MOST_ARGS: usize = 1 << 12;
 
 /// Where tokens are chosen, the numbers and names in the header.
 pub const SAMPLE_ON: [(u32, &str, SampleOn); 3] = [
@@ -52,7 +56,28 @@ pub struct GeneratorOptions {
     pub page_memory: Handle,
     /// The generator whose pages it has too.
     pub pages_of: Handle,
+    /// The end of the graph's name.
+    pub variant: Text,
+    /// Variables of the chat template.
+    pub template_args: In<TemplateArg>,
+    /// How many.
+    pub template_arg_count: usize,
 }
+
+/// `onepool_template_arg`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TemplateArg {
+    /// Size of the structure.
+    pub struct_size: usize,
+    /// The variable.
+    pub name: Text,
+    /// Its value.
+    pub json: Text,
+}
+
+// SAFETY: `repr(C)`, begins with its size, holds pointers that may be anything.
+unsafe impl Structure for TemplateArg {}
 
 // SAFETY: `repr(C)`, begins with its size, holds numbers, handles and a pointer that may be anything.
 unsafe impl Structure for GeneratorOptions {}
@@ -164,6 +189,8 @@ struct Opening {
     /// Its path, and the most tokens that it guesses at once.
     draft: Option<(String, usize)>,
     pages: Option<Pages>,
+    variant: Option<String>,
+    template_args: TemplateArgs,
 }
 
 impl Opening {
@@ -185,8 +212,35 @@ impl Opening {
             sample_on: *sample_on,
             draft: draft.map(|path| (path, most)),
             pages: pages_of(&given)?,
+            variant: given.variant.optional("options.variant")?,
+            template_args: template_args(&given)?,
         })
     }
+
+    fn folder(self, path: &str) -> Result<ModelFolder, Failure> {
+        let folder = match &self.variant {
+            Some(variant) => ModelFolder::open_variant(path, variant),
+            None => ModelFolder::open(path),
+        };
+        let folder = folder.map_err(failed)?.sample_on(self.sample_on).template_args(self.template_args);
+        Ok(match self.pages {
+            Some(pages) => folder.in_pages(pages),
+            None => folder,
+        })
+    }
+}
+
+/// The variables of the chat template.
+fn template_args(given: &GeneratorOptions) -> Result<TemplateArgs, Failure> {
+    let list = given.template_args.list(given.template_arg_count, MOST_ARGS, "options.template_args")?;
+    let mut args = TemplateArgs::default();
+    for (i, arg) in list.iter().enumerate() {
+        let at = format!("options.template_args[{i}]");
+        let name = arg.name.required(&format!("{at}.name"))?;
+        let json = arg.json.required(&format!("{at}.json"))?;
+        args.set(name, &json).map_err(|e| Failure::argument(&at, format!("is not taken: {}", chain(&e))))?;
+    }
+    Ok(args)
 }
 
 /// The pages that are asked for.
@@ -228,14 +282,12 @@ pub unsafe extern "C" fn onepool_generator_open(
         let path = path.required("path")?;
         let opening = Opening::of(opts)?;
         let built = |builder, _: &Path| built(builder, session);
-        let mut folder = ModelFolder::open(path).map_err(failed)?.sample_on(opening.sample_on);
-        if let Some(pages) = opening.pages {
-            folder = folder.in_pages(pages);
-        }
+        let (asked, draft) = (opening.context, opening.draft.clone());
+        let folder = opening.folder(&path)?;
         let sampling = folder.sampling();
-        let mut generator = Generator::open(folder, opening.context, built).map_err(OpenError::failure)?;
+        let mut generator = Generator::open(folder, asked, built).map_err(OpenError::failure)?;
         let context = generator.context();
-        if let Some((path, most)) = opening.draft {
+        if let Some((path, most)) = draft {
             let folder = ModelFolder::open(path).map_err(failed);
             let draft = folder
                 .and_then(|folder| generator.open_draft(folder, most, built).map_err(OpenError::failure));

@@ -3,10 +3,12 @@
 use std::ffi::{c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::slice;
+use std::time::Duration;
 
-use onepool::backend::ContextDesc;
-use onepool::plan::Precision;
-use onepool::session::{NodePlacement, SessionBuilder};
+use onepool::backend::{ContextDesc, QueuePriority, Robustness, WaitPolicy};
+use onepool::memory::host::Unchanging;
+use onepool::plan::{Activations, Integers, Precision};
+use onepool::session::{NodePlacement, SessionBuilder, SubmissionLimit, Tuning};
 use onepool::{Session, loader};
 
 use crate::arg::{In, Out, Text, flag, null, unknown};
@@ -15,12 +17,16 @@ use crate::frame::with_frames;
 use crate::handle::{Handle, Object, free, publish};
 use crate::io::{Declared, text};
 use crate::memory::builder;
+use crate::metadata::{Metadata, MetadataC};
 use crate::status::{Failure, Status, guard};
 use crate::types::{IoInfo, Memory, SessionOptions, TensorInfoC};
 use onepool_core::files::cache::CacheFolder;
 
 /// The most devices of a session.
 const MOST_DEVICES: usize = 64;
+
+/// The most places of a session.
+const MOST_PLACES: usize = 1 << 20;
 
 /// What an `onepool_session` stands for.
 #[derive(Debug)]
@@ -29,6 +35,7 @@ pub(crate) struct SessionObject {
     inputs: Vec<Declared>,
     outputs: Vec<Declared>,
     devices: Vec<std::ffi::CString>,
+    metadata: Metadata,
 }
 
 impl Object for SessionObject {
@@ -42,7 +49,8 @@ impl SessionObject {
         let (inputs, outputs): (Result<_, _>, Result<_, _>) =
             (declared(session.inputs()), declared(session.outputs()));
         let devices = session.devices().map(|info| text(&info.name)).collect();
-        Ok(SessionObject { inputs: inputs?, outputs: outputs?, devices, session })
+        let metadata = Metadata::new(&session);
+        Ok(SessionObject { inputs: inputs?, outputs: outputs?, devices, metadata, session })
     }
 
     /// The inputs and the outputs.
@@ -74,12 +82,9 @@ pub(crate) fn with_options(
     }
     let cache_dir: Option<PathBuf> = options.cache_dir.optional("options.cache_dir")?.map(Into::into);
     if let Some(folder) = &cache_dir {
-        let usable = CacheFolder::new(folder).check();
-        usable
-            .map_err(|e| Failure::argument("options.cache_dir", format!("is no folder for caches: {e}")))?;
+        check_folder(folder, "options.cache_dir")?;
     }
-    let threads = options.threads as usize;
-    builder = builder.context_desc(ContextDesc { threads, cache_dir, ..ContextDesc::default() });
+    builder = builder.context_desc(desc(&options, cache_dir)?);
     if let Some(bytes) = options.copy_threshold.value("options.copy_threshold")? {
         builder = builder.copy_threshold(bytes);
     }
@@ -96,9 +101,127 @@ pub(crate) fn with_options(
     if options.reserved != 0 {
         return Err(unknown("options.reserved", options.reserved));
     }
+    builder = computed(builder, &options)?;
+    builder = tuned(builder, &options)?;
+    builder = placed(builder, &options)?;
+    builder = match options.submission {
+        0 => builder,
+        1 => builder.submission_limit(SubmissionLimit::Auto),
+        2 => builder.submission_limit(SubmissionLimit::Off),
+        3 => {
+            let limit = Duration::from_nanos(options.submission_ns);
+            builder.submission_limit(SubmissionLimit::AtMost(limit))
+        }
+        other => return Err(unknown("options.submission", other)),
+    };
+    if options.submission != 3 && options.submission_ns > 0 {
+        let problem = "is given, and `options.submission` is not ONEPOOL_SUBMISSION_AT_MOST";
+        return Err(Failure::argument("options.submission_ns", problem));
+    }
+    if let Some(params) = options.params.optional("options.params")? {
+        builder = builder.params_file(params);
+    }
+    if flag(options.map_weights, "options.map_weights")? {
+        // SAFETY: the caller promised in the header that the files stay as they are.
+        builder = builder.map_weights(unsafe { Unchanging::promise() });
+    }
+    builder = builder.any_device(flag(options.any_device, "options.any_device")?);
     builder = with_frames(builder, options.frames, options.frame_count)?;
     let fallback = !flag(options.no_fallback, "options.no_fallback")?;
     Ok(builder.strict(flag(options.strict, "options.strict")?).fallback(fallback))
+}
+
+/// How devices are opened.
+fn desc(options: &SessionOptions, cache_dir: Option<PathBuf>) -> Result<ContextDesc, Failure> {
+    Ok(ContextDesc {
+        validation: flag(options.validation, "options.validation")?,
+        threads: options.threads as usize,
+        cache_dir,
+        wait: match options.wait {
+            0 => WaitPolicy::Adaptive,
+            1 => WaitPolicy::Block,
+            2 => WaitPolicy::Spin,
+            other => return Err(unknown("options.wait", other)),
+        },
+        priority: match options.priority {
+            0 => QueuePriority::Auto,
+            1 => QueuePriority::Normal,
+            other => return Err(unknown("options.priority", other)),
+        },
+        robustness: match options.robustness {
+            0 => Robustness::Callers,
+            1 => Robustness::All,
+            2 => Robustness::Off,
+            other => return Err(unknown("options.robustness", other)),
+        },
+        ..ContextDesc::default()
+    })
+}
+
+/// How exactly the model is computed.
+fn computed(builder: SessionBuilder, options: &SessionOptions) -> Result<SessionBuilder, Failure> {
+    let builder = builder.activations(match options.activations {
+        0 => Activations::Allowed,
+        1 => Activations::Exact,
+        other => return Err(unknown("options.activations", other)),
+    });
+    let builder = builder.integers(match options.integers {
+        0 => Integers::Auto,
+        1 => Integers::Always,
+        2 => Integers::Never,
+        other => return Err(unknown("options.integers", other)),
+    });
+    let builder = builder.coarse_filter(flag(options.coarse_filter, "options.coarse_filter")?);
+    Ok(builder.fuse(!flag(options.no_fuse, "options.no_fuse")?))
+}
+
+/// Which kernels run.
+fn tuned(builder: SessionBuilder, options: &SessionOptions) -> Result<SessionBuilder, Failure> {
+    let tuning = match options.tuning {
+        0 => Tuning::Off,
+        1 => Tuning::Kept,
+        2 => Tuning::Within(Duration::from_nanos(options.tuning_ns)),
+        other => return Err(unknown("options.tuning", other)),
+    };
+    if options.tuning != 2 && options.tuning_ns > 0 {
+        let problem = "is given, and `options.tuning` is not ONEPOOL_TUNING_WITHIN";
+        return Err(Failure::argument("options.tuning_ns", problem));
+    }
+    let builder = builder.tuning(tuning);
+    let Some(folder) = options.tuning_dir.optional("options.tuning_dir")? else { return Ok(builder) };
+    check_folder(Path::new(&folder), "options.tuning_dir")?;
+    Ok(builder.tuning_folder(folder))
+}
+
+/// Where nodes run.
+fn placed(mut builder: SessionBuilder, options: &SessionOptions) -> Result<SessionBuilder, Failure> {
+    if let Some(ns) = options.placement_ns.value("options.placement_ns")? {
+        builder = builder.placement_budget(Duration::from_nanos(ns));
+    }
+    let places = options.places.list(options.place_count, MOST_PLACES, "options.places")?;
+    for (i, place) in places.iter().enumerate() {
+        let field = |name: &str| format!("options.places[{i}].{name}");
+        let name = place.name.optional(&field("name"))?;
+        builder = match (place.kind, name) {
+            (0, Some(name)) => builder.place_node(name, place.device),
+            (1, Some(name)) => builder.place_op(name, place.device),
+            (0 | 1, None) => return Err(null(&field("name"))),
+            (2, None) => builder.place_rest(place.device),
+            (2, Some(_)) => {
+                return Err(Failure::argument(
+                    &field("name"),
+                    "is given for ONEPOOL_PLACE_REST, which has none",
+                ));
+            }
+            (other, _) => return Err(unknown(&field("kind"), other)),
+        };
+    }
+    Ok(builder)
+}
+
+fn check_folder(folder: &Path, argument: &str) -> Result<(), Failure> {
+    let usable = CacheFolder::new(folder).check();
+    usable.map_err(|e| Failure::argument(argument, format!("is no folder for caches: {e}")))
 }
 
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
@@ -230,6 +353,69 @@ pub unsafe extern "C" fn onepool_session_plan_output(
             false => Failure::new(Status::UnknownName, format!("there is no output {name:?}")),
         })?;
         place.set(TensorInfoC::new(&io.info, size));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
+pub unsafe extern "C" fn onepool_session_metadata(session: Handle, metadata: Out<MetadataC>) -> Status {
+    guard(|| {
+        let (place, size) = metadata.room("metadata")?;
+        place.set(session.get::<SessionObject>("session")?.metadata.to_c(size));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
+pub unsafe extern "C" fn onepool_session_opset(
+    session: Handle,
+    index: usize,
+    domain: Out<*const c_char>,
+    version: Out<i64>,
+) -> Status {
+    guard(|| {
+        let (domain, version) = (domain.place("domain")?, version.place("version")?);
+        let session = session.get::<SessionObject>("session")?;
+        let all = &session.metadata.opsets;
+        let (of, number) = all.get(index).ok_or_else(|| outside(index, all.len()))?;
+        domain.set(of.as_ptr());
+        version.set(*number);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
+pub unsafe extern "C" fn onepool_session_property(
+    session: Handle,
+    index: usize,
+    name: Out<*const c_char>,
+    value: Out<*const c_char>,
+) -> Status {
+    guard(|| {
+        let (name, value) = (name.place("name")?, value.place("value")?);
+        let session = session.get::<SessionObject>("session")?;
+        let all = &session.metadata.properties;
+        let (key, text) = all.get(index).ok_or_else(|| outside(index, all.len()))?;
+        name.set(key.as_ptr());
+        value.set(text.as_ptr());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
+pub unsafe extern "C" fn onepool_session_find_property(
+    session: Handle,
+    name: Text,
+    value: Out<*const c_char>,
+) -> Status {
+    guard(|| {
+        let place = value.place("value")?;
+        let session = session.get::<SessionObject>("session")?;
+        let name = name.required("name")?;
+        let found = session.metadata.properties.iter().find(|(known, _)| *known == text(&name));
+        let none = || Failure::new(Status::UnknownName, format!("the model has no property {name:?}"));
+        let (_, value) = found.ok_or_else(none)?;
+        place.set(value.as_ptr());
         Ok(())
     })
 }

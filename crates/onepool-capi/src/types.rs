@@ -87,8 +87,31 @@ pub(crate) const VALUE: u32 = 3;
 pub(crate) const DLPACK: u32 = 4;
 
 /// Other numbers of the header.
-pub const NUMBERS: [(u32, &str); 8] = [
+pub const NUMBERS: [(u32, &str); 31] = [
     (0, "ONEPOOL_DTYPE_NONE"),
+    (0, "ONEPOOL_ACTIVATIONS_ALLOWED"),
+    (1, "ONEPOOL_ACTIVATIONS_EXACT"),
+    (0, "ONEPOOL_INTEGERS_AUTO"),
+    (1, "ONEPOOL_INTEGERS_ALWAYS"),
+    (2, "ONEPOOL_INTEGERS_NEVER"),
+    (0, "ONEPOOL_TUNING_OFF"),
+    (1, "ONEPOOL_TUNING_KEPT"),
+    (2, "ONEPOOL_TUNING_WITHIN"),
+    (0, "ONEPOOL_PLACE_NODE"),
+    (1, "ONEPOOL_PLACE_OPERATOR"),
+    (2, "ONEPOOL_PLACE_REST"),
+    (0, "ONEPOOL_SUBMISSION_OF_ENVIRONMENT"),
+    (1, "ONEPOOL_SUBMISSION_AUTO"),
+    (2, "ONEPOOL_SUBMISSION_OFF"),
+    (3, "ONEPOOL_SUBMISSION_AT_MOST"),
+    (0, "ONEPOOL_WAIT_ADAPTIVE"),
+    (1, "ONEPOOL_WAIT_BLOCK"),
+    (2, "ONEPOOL_WAIT_SPIN"),
+    (0, "ONEPOOL_PRIORITY_AUTO"),
+    (1, "ONEPOOL_PRIORITY_NORMAL"),
+    (0, "ONEPOOL_ROBUSTNESS_CALLERS"),
+    (1, "ONEPOOL_ROBUSTNESS_ALL"),
+    (2, "ONEPOOL_ROBUSTNESS_OFF"),
     (0, "ONEPOOL_PRECISION_F32"),
     (1, "ONEPOOL_PRECISION_F16"),
     (0, "ONEPOOL_PLACEMENT_MANUAL"),
@@ -128,7 +151,62 @@ pub struct SessionOptions {
     pub frames: In<Frame>,
     /// How many.
     pub frame_count: usize,
+    /// The file of a TVM graph's parameters.
+    pub params: Text,
+    /// Whether nodes of a TVM graph run where no device of theirs is.
+    pub any_device: u32,
+    /// Whether activations may be rounded.
+    pub activations: u32,
+    /// Where operators compute with bytes.
+    pub integers: u32,
+    /// Whether hardware may interpolate coarsely.
+    pub coarse_filter: u32,
+    /// Whether operators are kept apart.
+    pub no_fuse: u32,
+    /// Which kernels run.
+    pub tuning: u32,
+    /// The most time to measure them.
+    pub tuning_ns: u64,
+    /// Folder of what was measured.
+    pub tuning_dir: Text,
+    /// Where nodes run.
+    pub places: In<Place>,
+    /// How many.
+    pub place_count: usize,
+    /// The most time that placement measures.
+    pub placement_ns: In<u64>,
+    /// How submissions are limited.
+    pub submission: u32,
+    /// How the host waits.
+    pub wait: u32,
+    /// How long a submission may be.
+    pub submission_ns: u64,
+    /// Whose work comes first.
+    pub priority: u32,
+    /// Which kernels are guarded.
+    pub robustness: u32,
+    /// Whether the API's validation is on.
+    pub validation: u32,
+    /// Whether files of weights are mapped.
+    pub map_weights: u32,
 }
+
+/// `onepool_place`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Size of the structure.
+    pub struct_size: usize,
+    /// What is placed.
+    pub kind: u32,
+    /// The entry of the device table.
+    pub device: u32,
+    /// The node or the operator.
+    pub name: Text,
+}
+
+// SAFETY: `repr(C)`, begins with its size, holds numbers and a pointer that may be anything.
+unsafe impl Structure for Place {}
 
 // SAFETY: `repr(C)`, begins with its size, holds numbers and pointers that may be anything.
 unsafe impl Structure for SessionOptions {}

@@ -13,12 +13,14 @@ use onepool::dlpack::{DlTensor, ManagedTensor};
 use onepool_capi::batch::{BatchCountsC, BatchOptionsC};
 use onepool_capi::embed::VectorOptions;
 use onepool_capi::frame::{CHANNELS, FILTERS, FORMATS, Frame, LAYOUTS, MATRICES, RANGES};
-use onepool_capi::generate::{GeneratorOptions, PageCountsC, SAMPLE_ON};
+use onepool_capi::generate::{GeneratorOptions, PageCountsC, SAMPLE_ON, TemplateArg};
+use onepool_capi::log::LEVELS;
+use onepool_capi::metadata::MetadataC;
 use onepool_capi::run::FOREVER;
 use onepool_capi::status::Status;
 use onepool_capi::text::{ChatMessage, FINISHES, GRAMMARS, GeneratedC, TextOptions};
 use onepool_capi::types::{
-    ACCESSES, DTYPES, IoInfo, KINDS, MAX_RANK, Memory, NUMBERS, PATHS, RunOptions, SessionOptions,
+    ACCESSES, DTYPES, IoInfo, KINDS, MAX_RANK, Memory, NUMBERS, PATHS, Place, RunOptions, SessionOptions,
     TensorInfoC, Verdict,
 };
 use support::{Build, CFLAGS, folder, include, library, run};
@@ -62,7 +64,7 @@ fn functions_of_the_header_are_the_symbols_of_the_library() {
     let symbols: BTreeSet<&str> = symbols.filter(|name| !name.starts_with("llg_")).collect();
     assert_eq!(declared, symbols, "the header's and the library's");
     // Each of them is given bad input, and each is said to be by its documentation.
-    let programs = ["bad_input.c", "batch.c", "generate.c", "pages.c"]
+    let programs = ["bad_input.c", "batch.c", "generate.c", "pages.c", "says.c"]
         .map(|name| fs::read_to_string(folder().join("tests/c").join(name)).unwrap());
     let untested: Vec<_> = declared
         .iter()
@@ -92,6 +94,7 @@ fn structures_and_numbers_are_those_of_rust() {
         .chain(NUMBERS.iter().copied())
         .chain(FINISHES.iter().copied())
         .chain(GRAMMARS.iter().copied())
+        .chain(LEVELS.iter().map(|(n, name, _)| (*n, *name)))
         .chain(SAMPLE_ON.iter().map(|(n, name, _)| (*n, *name)))
         .chain(FORMATS.iter().map(|(n, name, _)| (*n, *name)))
         .chain(MATRICES.iter().map(|(n, name, _)| (*n, *name)))
@@ -127,8 +130,45 @@ fn structures_and_numbers_are_those_of_rust() {
         no_fallback,
         reserved,
         frames,
-        frame_count
+        frame_count,
+        params,
+        any_device,
+        activations,
+        integers,
+        coarse_filter,
+        no_fuse,
+        tuning,
+        tuning_ns,
+        tuning_dir,
+        places,
+        place_count,
+        placement_ns,
+        submission,
+        wait,
+        submission_ns,
+        priority,
+        robustness,
+        validation,
+        map_weights
     );
+    structure!(Place, "onepool_place", struct_size, kind, device, name);
+    structure!(
+        MetadataC,
+        "onepool_metadata",
+        struct_size,
+        format,
+        graph,
+        producer,
+        producer_version,
+        domain,
+        description,
+        graph_description,
+        version,
+        ir_version,
+        opset_count,
+        property_count
+    );
+    structure!(TemplateArg, "onepool_template_arg", struct_size, name, json);
     structure!(
         Frame,
         "onepool_frame",
@@ -197,7 +237,10 @@ fn structures_and_numbers_are_those_of_rust() {
         pages,
         page_tokens,
         page_memory,
-        pages_of
+        pages_of,
+        variant,
+        template_args,
+        template_arg_count
     );
     structure!(
         PageCountsC,
@@ -302,7 +345,7 @@ fn structures_and_numbers_are_those_of_rust() {
         words(&header, "ONEPOOL_").into_iter().filter(ours).map(str::to_owned).collect();
     assert_eq!(all, named);
     let sizes = header.matches("size_t struct_size;").count();
-    assert_eq!(sizes, 15, "a structure of the header is not compared");
+    assert_eq!(sizes, 18, "a structure of the header is not compared");
 }
 
 #[test]

@@ -89,6 +89,20 @@ fn text_is_what_rust_makes() {
 }
 
 #[test]
+fn templates_have_variables_and_folders_have_variants() {
+    let dir = tempfile::tempdir().unwrap();
+    for file in ["genai_config.json", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(llm().join(file), dir.path().join(file)).unwrap();
+    }
+    fs::create_dir(dir.path().join("onnx")).unwrap();
+    fs::copy(llm().join("model.onnx"), dir.path().join("onnx/model_q4f16.onnx")).unwrap();
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{{ x }}";
+    fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
+    program_on(dir.path(), "template.c", "gcc", CFLAGS, true);
+    program_on(dir.path(), "template.c", "clang", CFLAGS, false);
+}
+
+#[test]
 fn texts_that_come_and_go_are_those_made_one_by_one() {
     program_on(&llm(), "batch.c", "gcc", CFLAGS, true);
     program_on(&llm(), "batch.c", "clang", CFLAGS, false);
@@ -156,6 +170,12 @@ fn bad_input_is_an_error_that_names_the_argument() {
 fn runs_end_early_and_in_parallel() {
     program("runs.c", "gcc", CFLAGS, true);
     program("runs.c", "clang", CFLAGS, false);
+}
+
+#[test]
+fn the_library_and_models_say_what_they_have_to() {
+    program("says.c", "gcc", CFLAGS, true);
+    program("says.c", "clang", CFLAGS, false);
 }
 
 #[test]
@@ -255,6 +275,16 @@ fn the_example_of_a_batch_says_what_rust_says() {
         let words = [&[program.to_str().unwrap(), model.to_str().unwrap(), "cpu"], &PROMPTS[..]].concat();
         assert_eq!(run(&words).lines().collect::<Vec<_>>(), expected);
     }
+}
+
+#[test]
+fn the_example_says_what_a_model_says_of_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let build = Build { compiler: "gcc", flags: CFLAGS, sanitize: true, linked: true };
+    let program = build.program(&folder().join("examples/says.c"), dir.path());
+    let model = folder().join("../../models/tiny_gguf/qwen3.gguf");
+    let said = run(&["env", "ONEPOOL_DEVICE=cpu", program.to_str().unwrap(), model.to_str().unwrap()]);
+    assert!(said.starts_with("GGUF, by") && said.contains("\ngeneral.architecture: qwen3\n"), "{said}");
 }
 
 #[test]

@@ -8,6 +8,8 @@ pub mod dtype;
 pub mod error;
 pub mod files;
 pub mod limits;
+#[doc(hidden)]
+pub mod log;
 pub mod memory;
 pub mod shape;
 #[doc(hidden)]

@@ -60,6 +60,42 @@ void test(const std::string &program, const std::string &model, const std::strin
     CHECK(clean == expected && binding.verdicts().size() == 2 && !binding.verdicts()[0].sentence.empty());
     CHECK(binding.input_info("noisy").bytes == elements * 4 && binding.output_info("clean").dims == dims);
 
+    // What the model says of itself, and options.
+    const auto said = session.metadata();
+    CHECK(said.format == "ONNX" && said.opsets.count("") == 1);
+    auto placed = options;
+    placed.operators = {{"Conv", 0}};
+    placed.exact_activations = true;
+    placed.submission = ONEPOOL_SUBMISSION_AT_MOST;
+    placed.submission_limit = std::chrono::milliseconds(1);
+    auto other = onepool::Session::open(model, placed).bind({onepool::Memory::value("noisy", onepool::Span<float>(noisy), dims)}, {});
+    other.run();
+    CHECK(other.get_output<float>("clean").size() == elements);
+    placed.rest = 70;
+    CHECK(throws(ONEPOOL_ERROR_INVALID_ARGUMENT, [&] { onepool::Session::open(model, placed); }));
+
+    // What the library says: a function that throws does no harm.
+    std::atomic<int> messages{0};
+    onepool::log_to(ONEPOOL_LOG_TRACE, [&](onepool_log_level, const std::string &target, const std::string &message) {
+        messages += !target.empty() && !message.empty();
+        CHECK(throws(ONEPOOL_ERROR_BUSY, [] { onepool::log_to(ONEPOOL_LOG_ERROR, nullptr); }));
+        throw std::runtime_error("lost");
+    });
+    std::vector<unsigned char> newer = {0x08, 0x63, 0x3a, 0x03, 0x12, 0x01, 'g', 0x42, 0x03, 0x10, 0xe7, 0x07};
+    try {
+        onepool::Session::load(onepool::Span<const unsigned char>(newer), options);
+    } catch (const onepool::Error &) {
+        // A graph of nothing.
+    }
+    const int heard = messages;
+    CHECK(heard >= 1);
+    onepool::log_to(ONEPOOL_LOG_TRACE, nullptr);
+    try {
+        onepool::Session::load(onepool::Span<const unsigned char>(newer), options);
+    } catch (const onepool::Error &) {
+    }
+    CHECK(messages == heard);
+
     // An owner that moved.
     auto moved = std::move(binding);
     CHECK(throws(ONEPOOL_ERROR_INVALID_HANDLE, [&] { binding.run(); }));
