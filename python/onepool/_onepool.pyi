@@ -8,7 +8,42 @@ import numpy as np
 
 __version__: str
 
+MetadataRow: TypeAlias = tuple[
+    tuple[str, int, str, str, str, str, int, str, str],
+    dict[str, int],
+    dict[str, str],
+]
+
+class Options(TypedDict):
+    device: list[str]
+    precision: str
+    activations: str
+    integers: str
+    coarse_filter: bool
+    fuse: bool
+    placement: str
+    placement_seconds: float | None
+    place_nodes: dict[str, int]
+    place_operators: dict[str, int]
+    place_rest: int | None
+    tuning: str | float
+    tuning_dir: str | os.PathLike[str] | None
+    submission_limit: str | float | None
+    strict: bool
+    fallback: bool
+    threads: int
+    cache_dir: str | os.PathLike[str] | None
+    copy_threshold: int | None
+    wait: str
+    priority: str
+    robustness: str
+    validation: bool
+    params: str | os.PathLike[str] | None
+    any_device: bool
+    map_weights: bool
+
 def devices() -> str: ...
+def tell_log() -> None: ...
 def pack(items: list[np.ndarray[Any, Any]], dtype: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]: ...
 def unpack(values: np.ndarray[Any, Any], table: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]: ...
 
@@ -85,19 +120,13 @@ class Session:
         path: str | os.PathLike[str] | None,
         model: bytes | None,
         base_dir: str | os.PathLike[str] | None,
-        devices: list[str],
-        precision: str,
-        placement: str,
-        strict: bool,
-        fallback: bool,
-        threads: int,
-        cache_dir: str | os.PathLike[str] | None,
-        copy_threshold: int | None,
+        options: Options,
         input_frames: dict[str, Any] | None,
         output_frames: dict[str, Any] | None,
     ) -> Session: ...
     def inputs(self) -> list[tuple[str, str | None, tuple[int | str | None, ...] | None]]: ...
     def outputs(self) -> list[tuple[str, str | None, tuple[int | str | None, ...] | None]]: ...
+    def metadata(self) -> MetadataRow: ...
     def devices(self) -> list[str]: ...
     def bind(
         self,
@@ -174,9 +203,7 @@ class Embedder:
     def __new__(
         cls,
         path: str | os.PathLike[str],
-        devices: list[str],
-        threads: int,
-        cache_dir: str | os.PathLike[str] | None,
+        options: Options,
     ) -> Embedder: ...
     @property
     def max_tokens(self) -> int: ...
@@ -192,18 +219,19 @@ class Generator:
     def __new__(
         cls,
         path: str | os.PathLike[str],
-        devices: list[str],
+        variant: str | None,
+        template_args: dict[str, str],
         context: int | None,
         draft: tuple[str | os.PathLike[str], int] | None,
         sample_on: str,
         pages: tuple[int | None, int | None, Tensor | None, Generator | None],
-        threads: int,
-        cache_dir: str | os.PathLike[str] | None,
+        options: Options,
     ) -> Generator: ...
     @property
     def context(self) -> int: ...
     @property
     def cache_bytes(self) -> int | None: ...
+    def metadata(self) -> MetadataRow: ...
     @property
     def remarks(self) -> list[str]: ...
     @property

@@ -6,9 +6,10 @@ import asyncio
 import json
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from onepool import _onepool
 from onepool._frame import Frame
 from onepool._onepool import Cancel, Tensor
+from onepool._options import Options, options
 from onepool._tables import Devices, Plan, Profile, Verdict, Verdicts
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -30,6 +32,42 @@ class Io(NamedTuple):
     """The name of its element type, where the model has one."""
     shape: tuple[int | str | None, ...] | None
     """Its sizes, where the model has them: numbers, names of open sizes, or None."""
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a model's file says of itself; what it does not say is empty or 0.
+
+    Names that onnxruntime's `ModelMetadata` has mean the same.
+    """
+
+    format: str
+    """"ONNX", "GGUF" or "TVM graph JSON"; empty for a graph without a file."""
+    ir_version: int
+    """Version of the file format."""
+    graph_name: str
+    producer_name: str
+    """The program that wrote it."""
+    producer_version: str
+    domain: str
+    """Whose model it is."""
+    version: int
+    """Version of the model."""
+    description: str
+    """What people are told of the model."""
+    graph_description: str
+    """What people are told of its graph."""
+    opsets: dict[str, int]
+    """Versions of operator sets by domain; "" is ONNX's own."""
+    custom_metadata_map: dict[str, str]
+    """The `metadata_props` of an ONNX model, the entries of a GGUF file, the metadata of a TVM graph. What is no text is one
+    in JSON; of a GGUF file's array of more than 64 elements it is their number and kind."""
+
+
+def metadata_of(row: _onepool.MetadataRow) -> Metadata:
+    """What the native part tells."""
+    said, opsets, properties = row
+    return Metadata(*said, opsets, properties)
 
 
 class _Serializable(Protocol):
@@ -61,33 +99,6 @@ def _dict(given: Mapping[str, Any], argument: str) -> dict[str, Any]:
     raise _onepool_type_error(argument, given)
 
 
-def names(device: str | Sequence[str] | None) -> list[str]:
-    """The devices that an argument names; none for the one that ONEPOOL_DEVICE names, else "auto"."""
-    from onepool._errors import ArrayTypeError
-
-    if device is None:
-        return []
-    given: Any = device
-    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    for name in listed:
-        if not isinstance(name, str):
-            raise ArrayTypeError(f"device: expected a name or several, got {name!r}")
-    return listed
-
-
-def count(value: int, argument: str) -> int:
-    """A number from 0."""
-    from onepool._errors import ArgumentError, ArrayTypeError
-
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArrayTypeError(f"{argument}: expected a whole number, got {type(value).__name__}") from None
-    if not 0 <= number < 1 << 63:
-        raise ArgumentError(f"{argument} is {number}: expected a number from 0")
-    return number
-
-
 def _onepool_type_error(argument: str, given: object) -> Exception:
     from onepool._errors import ArrayTypeError
 
@@ -114,13 +125,8 @@ class Session:
     """A model made ready on devices.
 
     `model` is a path, the bytes of an ONNX model or an `onnx.ModelProto`; `base_dir` is the folder of its external data
-    where it is no path. `device` is a name of `devices()`, "auto", or several: the first one runs what nothing else
-    places. Without it the environment variable ONEPOOL_DEVICE names the device, else it is "auto". `precision` is "f32"
-    or "f16". `placement` "auto" measures which device is best for each operator. `strict` makes every copy of an array
-    by the CPU an error. Without `fallback` an operator that a device has no kernel for is an error. `threads` is for the
-    CPU, 0 for all of them. `cache_dir` keeps compiled kernels. Arrays of fewer bytes than `copy_threshold` are copied;
-    unless given, that is measured. `input_frames` and `output_frames` describe inputs and outputs that are pictures in
-    memory (`Frame`).
+    where it is no path. `input_frames` and `output_frames` describe inputs and outputs that are pictures in memory
+    (`Frame`). `Options` has the other keyword arguments.
 
     Any thread may use a session, several at a time. Raises `ModelError`, `ModelNotFoundError`, `UnsupportedError` and
     `NoDeviceError`.
@@ -130,17 +136,10 @@ class Session:
         self,
         model: str | os.PathLike[str] | bytes | _Serializable,
         *,
-        device: str | Sequence[str] | None = None,
-        precision: Literal["f32", "f16"] = "f32",
-        placement: Literal["manual", "auto"] = "manual",
-        strict: bool = False,
-        fallback: bool = True,
-        threads: int = 0,
         base_dir: str | os.PathLike[str] | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        copy_threshold: int | None = None,
         input_frames: Mapping[str, Frame] | None = None,
         output_frames: Mapping[str, Frame] | None = None,
+        **given: Unpack[Options],
     ) -> None:
         path: str | os.PathLike[str] | None = None
         data: bytes | None = None
@@ -158,14 +157,7 @@ class Session:
             path,
             data,
             base_dir,
-            names(device),
-            precision,
-            placement,
-            strict,
-            fallback,
-            count(threads, "threads"),
-            cache_dir,
-            None if copy_threshold is None else count(copy_threshold, "copy_threshold"),
+            options(given),
             None if input_frames is None else _dict(input_frames, "input_frames"),
             None if output_frames is None else _dict(output_frames, "output_frames"),
         )
@@ -179,6 +171,15 @@ class Session:
     def outputs(self) -> list[Io]:
         """The outputs, as the model declares them."""
         return [Io(*row) for row in self._native.outputs()]
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the model's file says of itself."""
+        return metadata_of(self._native.metadata())
+
+    def get_modelmeta(self) -> Metadata:
+        """The same, as onnxruntime's sessions name it."""
+        return self.metadata
 
     @property
     def devices(self) -> list[str]:

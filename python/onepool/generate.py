@@ -27,7 +27,8 @@ import numpy as np
 from onepool import _onepool
 from onepool._errors import ArgumentError, ArrayTypeError, CancelledError
 from onepool._onepool import Tensor
-from onepool._session import count, names
+from onepool._options import Options, count, options
+from onepool._session import Metadata, metadata_of
 
 __all__ = [
     "Batch",
@@ -142,6 +143,17 @@ def _settings(given: Settings) -> _onepool.Settings:
         "lookup": given.get("lookup", 0),
         "reuse": given.get("reuse", False),
     }
+
+
+def _template_args(given: Mapping[str, Any] | None) -> dict[str, str]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ArrayTypeError(f"template_args: expected values by name, got {type(given).__name__}")
+    try:
+        return {name: json.dumps(value) for name, value in given.items()}
+    except (TypeError, ValueError) as error:
+        raise ArrayTypeError(f"template_args: {error}") from None
 
 
 def _prompt(prompt: Prompt) -> str | list[int] | list[tuple[str, str]] | tuple[Any, list[int]]:
@@ -352,9 +364,11 @@ class Batch:
 class Generator:
     """A language model made ready on devices, with the cache of one sequence.
 
-    `device` is as for `onepool.Session`. `context` is how many tokens a prompt and its text may have together; without it
-    as many as the model's settings say, at most 4096. `threads` is for the CPU, 0 for all of them. `cache_dir` keeps
-    compiled kernels.
+    `onepool.Options` has the keyword arguments of sessions, `device` among them, which are for the draft model too.
+    `context` is how many tokens a prompt and its text may have together; without it as many as the model's settings say, at
+    most 4096. `variant` takes the graph whose name ends so, as "q4f16" of `onnx/model_q4f16.onnx`. `template_args` are
+    variables of the chat template, as `{"enable_thinking": False}`; `tools` are a list of functions as OpenAI and the
+    transformers library describe them.
 
     `draft` is a smaller model with the same tokens, which guesses at most `draft_tokens` at once, by default 4; one run checks them.
     Greedy texts are the same with it, and others have the same distribution. `sample_on` says where tokens are chosen:
@@ -374,8 +388,9 @@ class Generator:
         self,
         model: str | os.PathLike[str],
         *,
-        device: str | Sequence[str] | None = None,
         context: int | None = None,
+        variant: str | None = None,
+        template_args: Mapping[str, Any] | None = None,
         draft: str | os.PathLike[str] | None = None,
         draft_tokens: int | None = None,
         sample_on: Literal["auto", "host", "device"] = "auto",
@@ -383,8 +398,7 @@ class Generator:
         page_tokens: int | None = None,
         page_memory: Tensor | None = None,
         pages_of: Generator | None = None,
-        threads: int = 0,
-        cache_dir: str | os.PathLike[str] | None = None,
+        **given: Unpack[Options],
     ) -> None:
         if draft_tokens is not None and (draft is None or draft_tokens < 1):
             expected = "without a draft" if draft is None else "expected at least 1"
@@ -395,13 +409,13 @@ class Generator:
         room = None if context is None else count(context, "context")
         self._native: _onepool.Generator = _onepool.Generator(
             model,
-            names(device),
+            variant,
+            _template_args(template_args),
             room,
             guesses,
             sample_on,
             (own[0], own[1], page_memory, other),
-            count(threads, "threads"),
-            cache_dir,
+            options(given),
         )
 
     @property
@@ -418,6 +432,11 @@ class Generator:
     def devices(self) -> list[str]:
         """The names of its devices."""
         return self._native.devices
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the model's file says of itself."""
+        return metadata_of(self._native.metadata())
 
     @property
     def remarks(self) -> list[str]:
@@ -497,18 +516,11 @@ class Embedder:
     """A model of sentence-transformers: texts of a like meaning have vectors of a like direction.
 
     The folder holds `model.onnx` or `onnx/model.onnx`, `tokenizer.json`, and the settings of sentence-transformers.
-    `device`, `threads` and `cache_dir` are as for `Generator`, and so are the errors.
+    The keyword arguments are those of `onepool.Options`, and errors are as for `Generator`.
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        device: str | Sequence[str] | None = None,
-        threads: int = 0,
-        cache_dir: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self._native = _onepool.Embedder(model, names(device), count(threads, "threads"), cache_dir)
+    def __init__(self, model: str | os.PathLike[str], **given: Unpack[Options]) -> None:
+        self._native = _onepool.Embedder(model, options(given))
 
     @property
     def max_tokens(self) -> int:

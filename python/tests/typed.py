@@ -31,6 +31,8 @@ def main() -> None:
         assert_type(verdict, onepool.Verdict)
         assert_type(verdict.fix, str | None)
         assert_type(session.inputs[0].name, str)
+        assert_type(session.metadata, onepool.Metadata)
+        assert_type(session.get_modelmeta().custom_metadata_map, dict[str, str])
         awaited = asyncio.run(session.run_async({"x": x}))
         assert_type(awaited, onepool.Outputs)
         with session.bind({"x": x}, {"y": np.zeros(2, np.float32)}, strict=False) as binding:

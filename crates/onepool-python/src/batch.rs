@@ -14,6 +14,7 @@ use onepool_core::sync::lock;
 use pyo3::prelude::*;
 
 use crate::errors::Class;
+use crate::log::detached;
 use crate::text::{Row, Settings, failed, prompt_of, row};
 
 /// How often a wait for a step looks for signals, such as Ctrl-C.
@@ -73,7 +74,7 @@ impl Batch {
         let thread = self.thread(py)?;
         let answer = thread.ask(work);
         // Who lets go of the thread last waits for it, without the interpreter.
-        let received = py.detach(move || {
+        let received = detached(py, move || {
             let received = answer.recv();
             drop(thread);
             received
@@ -86,7 +87,7 @@ impl Batch {
         let mut answer = answer;
         loop {
             // A receiver is for one thread at a time, and this one has it.
-            let (back, received) = py.detach(move || {
+            let (back, received) = detached(py, move || {
                 let received = answer.recv_timeout(SIGNALS_EVERY);
                 (answer, received)
             });
@@ -96,7 +97,7 @@ impl Batch {
                 Err(RecvTimeoutError::Disconnected) => return Err(stopped(py)),
                 Err(RecvTimeoutError::Timeout) => {
                     if let Err(raised) = py.check_signals() {
-                        *lock(&self.late) = py.detach(move || answer.recv()).ok();
+                        *lock(&self.late) = detached(py, move || answer.recv()).ok();
                         return Err(raised);
                     }
                 }
@@ -185,7 +186,7 @@ impl Batch {
             Some(ended) => ended,
             None => self.wait(py, thread.ask(|batcher| batcher.step()))?,
         };
-        py.detach(move || drop(thread));
+        detached(py, move || drop(thread));
         let ended = ended.map_err(|e| failed(py, e))?;
         let mut texts = lock(&self.texts);
         let pieces = texts.values().filter_map(|text| {
@@ -231,7 +232,7 @@ impl Batch {
     /// Drops the texts; the generator is free then.
     fn close(&self, py: Python<'_>) {
         let thread = lock(&self.thread).take();
-        py.detach(move || drop(thread));
+        detached(py, move || drop(thread));
         self.token.cancel();
     }
 }

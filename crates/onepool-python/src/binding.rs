@@ -11,6 +11,7 @@ use pyo3::types::{PyDict, PyString};
 
 use crate::array::{Array, Packed, Side};
 use crate::errors::{Class, raised, raised_of};
+use crate::log::detached;
 use crate::run::{Cancel, Limits, Verdicts};
 use crate::shared::{Shared, Views};
 use crate::tensor::Tensor;
@@ -78,7 +79,7 @@ impl Lending {
         let Inputs { memories, packed, views } = lent;
         let mut builder = match views.is_empty() {
             true => shared.session.bind(),
-            false => py.detach(|| shared.viewing(&views)).map_err(|e| raised(py, e))?.bind(),
+            false => detached(py, || shared.viewing(&views)).map_err(|e| raised(py, e))?.bind(),
         };
         for (name, memory) in memories {
             builder = builder.input(name, memory);
@@ -126,7 +127,7 @@ impl Lending {
             outputs.push(Output { name: output.clone(), array: Some(object.unbind()), unchecked });
             updated.push((input, output));
         }
-        let plan = py.detach(|| builder.plan()).map_err(|e| raised(py, e))?;
+        let plan = detached(py, || builder.plan()).map_err(|e| raised(py, e))?;
         for output in &mut outputs {
             if let Some(planned) = planned(&plan, &output.name) {
                 check(py, output, planned)?;
@@ -148,7 +149,7 @@ impl Lending {
             }
             outputs.push(Output { name, array, unchecked: None });
         }
-        let binding = py.detach(|| builder.build()).map_err(|e| raised(py, e))?;
+        let binding = detached(py, || builder.build()).map_err(|e| raised(py, e))?;
         Ok(Lending { binding, packed, views, updates: updated, outputs })
     }
 
@@ -176,7 +177,7 @@ impl Lending {
 
     /// A copy of an output whose size was known only in the run.
     fn copied<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        let made = py.detach(|| {
+        let made = detached(py, || {
             let info = self.binding.output_info(name)?.clone();
             let mut region = HostRegion::new(info.bytes())?;
             let bytes = info.bytes();
@@ -193,7 +194,7 @@ impl Lending {
     /// Lets go of the arrays. What waits for devices does so without the interpreter.
     pub(crate) fn close(self, py: Python<'_>) {
         let Lending { binding, .. } = self;
-        py.detach(|| drop(binding));
+        detached(py, || drop(binding));
     }
 }
 
@@ -316,7 +317,7 @@ fn rebind_frame(
     let (input_names, output_names) = (names(&inputs), names(&outputs));
     let inputs = input_names.iter().map(String::as_str).zip(inputs.into_iter().map(|(_, memory)| memory));
     let outputs = output_names.iter().map(String::as_str).zip(outputs.into_iter().map(|(_, memory)| memory));
-    py.detach(|| bound.binding.rebind_all(inputs, outputs)).map_err(|e| raised(py, e))
+    detached(py, || bound.binding.rebind_all(inputs, outputs)).map_err(|e| raised(py, e))
 }
 
 /// Arrays bound to a session.
@@ -385,7 +386,7 @@ impl Binding {
                 }
                 None => compact(array, given, name, self.shared.strict, &mut packed)?,
             };
-            py.detach(|| bound.binding.rebind_input(name, memory)).map_err(|e| raised(py, e))?;
+            detached(py, || bound.binding.rebind_input(name, memory)).map_err(|e| raised(py, e))?;
             if let Some(output) = bound.outputs.iter_mut().find(|output| Some(&output.name) == updated) {
                 output.array = Some(array.clone().unbind());
             }
@@ -412,7 +413,7 @@ impl Binding {
                 output.unchecked = None;
             }
             let memory = given.lend(py, name, Side::Output)?;
-            py.detach(|| bound.binding.rebind_output(name, memory)).map_err(|e| raised(py, e))?;
+            detached(py, || bound.binding.rebind_output(name, memory)).map_err(|e| raised(py, e))?;
             if let Some(place) = bound.outputs.iter_mut().find(|old| old.name == name) {
                 *place = output;
             }
@@ -445,7 +446,7 @@ impl Binding {
             for packed in &bound.packed {
                 packed.pack(py)?;
             }
-            let profile = py.detach(|| bound.binding.profile()).map_err(|e| raised(py, e))?;
+            let profile = detached(py, || bound.binding.profile()).map_err(|e| raised(py, e))?;
             self.json(py, serde_json::to_string(&profile))
         })
     }

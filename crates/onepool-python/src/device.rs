@@ -5,11 +5,12 @@ use pyo3::prelude::*;
 use serde_json::{Value, json};
 
 use crate::errors::Class;
+use crate::log::detached;
 
 /// Every API with its devices, as JSON.
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> PyResult<String> {
-    let listed = py.detach(|| {
+    let listed = detached(py, || {
         let mut rows = Vec::new();
         for api in Registry::with_defaults().list() {
             match api.devices {

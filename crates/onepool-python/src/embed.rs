@@ -6,7 +6,8 @@ use onepool::generate::EmbedOptions;
 use pyo3::prelude::*;
 
 use crate::generate::built;
-use crate::session::desc;
+use crate::log::detached;
+use crate::options::Options;
 use crate::tensor::Tensor;
 use crate::text::failed;
 
@@ -18,17 +19,10 @@ pub(crate) struct Embedder(onepool::generate::Embedder);
 #[pymethods]
 impl Embedder {
     #[new]
-    #[pyo3(signature = (path, devices, threads, cache_dir))]
-    fn new(
-        py: Python<'_>,
-        path: PathBuf,
-        devices: Vec<String>,
-        threads: usize,
-        cache_dir: Option<PathBuf>,
-    ) -> PyResult<Self> {
-        let desc = desc(py, threads, cache_dir)?;
-        let session = |builder, _: &Path| built(builder, &devices, &desc);
-        let opened = py.detach(|| onepool::generate::Embedder::open(path, session));
+    #[pyo3(signature = (path, options))]
+    fn new(py: Python<'_>, path: PathBuf, options: Options) -> PyResult<Self> {
+        let session = |builder, _: &Path| built(builder, &options);
+        let opened = detached(py, || onepool::generate::Embedder::open(path, session));
         opened.map(Embedder).map_err(|e| failed(py, e))
     }
 
@@ -58,7 +52,7 @@ impl Embedder {
         let mut options = EmbedOptions::default();
         (options.prompt, options.dims) = (prompt, dims);
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let made = py.detach(|| self.0.embed(&texts, &options)).map_err(|e| failed(py, e))?;
+        let made = detached(py, || self.0.embed(&texts, &options)).map_err(|e| failed(py, e))?;
         Ok((Tensor::of_value(py, &made.vectors)?, made.tokens, made.cut))
     }
 }

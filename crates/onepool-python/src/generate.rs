@@ -1,23 +1,26 @@
 //! Text from language models: a thread generates, and the interpreter takes the pieces.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onepool::backend::ContextDesc;
 use onepool::generate::{
     BatchOptions, BatchThread, GenerateError, GenerateOptions, Generated, ModelFolder, OwnedPrompt,
-    PageCounts, PageOptions, PagePool, Pages, SampleOn, Sampling,
+    PageCounts, PageOptions, PagePool, Pages, SampleOn, Sampling, TemplateArgs,
 };
 use onepool::session::{CancelToken, Session, SessionBuilder};
+use onepool_core::error::chain;
 use onepool_core::sync::lock;
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
 use crate::errors::Class;
-use crate::session::desc;
+use crate::log::detached;
+use crate::options::Options;
+use crate::session::{Metadata, metadata};
 use crate::tensor::Tensor;
 use crate::text::{Row, Settings, failed, prompt_of, row};
 
@@ -39,6 +42,7 @@ pub(crate) struct Generator {
     cache_bytes: Option<u64>,
     remarks: Vec<String>,
     devices: Vec<String>,
+    metadata: Metadata,
     pages: Option<PagePool>,
 }
 
@@ -54,24 +58,32 @@ type PageRow = (usize, usize, usize, usize, usize, usize, u64, u64, usize);
 impl Generator {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "they are keywords of one call")]
-    #[pyo3(signature = (path, devices, context, draft, sample_on, pages, threads, cache_dir))]
+    #[pyo3(signature = (path, variant, template_args, context, draft, sample_on, pages, options))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
-        devices: Vec<String>,
+        variant: Option<String>,
+        template_args: BTreeMap<String, String>,
         context: Option<usize>,
         draft: Option<(PathBuf, usize)>,
         sample_on: &str,
         pages: GivenPages<'_>,
-        threads: usize,
-        cache_dir: Option<PathBuf>,
+        options: Options,
     ) -> PyResult<Self> {
         let sample_on = sampled_on(py, sample_on)?;
         let pages = pages_of(py, pages)?;
-        let desc = desc(py, threads, cache_dir)?;
-        let session = |builder, _: &Path| built(builder, &devices, &desc);
+        let mut args = TemplateArgs::default();
+        for (name, json) in template_args {
+            args.set(name, &json)
+                .map_err(|e| Class::Argument.says(py, format!("template_args: {}", chain(&e))))?;
+        }
+        let session = |builder, _: &Path| built(builder, &options);
         let open_all = || {
-            let mut folder = ModelFolder::open(path)?.sample_on(sample_on);
+            let folder = match variant {
+                Some(variant) => ModelFolder::open_variant(path, &variant)?,
+                None => ModelFolder::open(path)?,
+            };
+            let mut folder = folder.sample_on(sample_on).template_args(args);
             if let Some(pages) = pages {
                 folder = folder.in_pages(pages);
             }
@@ -80,7 +92,7 @@ impl Generator {
             let Some((draft, most)) = draft else { return Ok((generator, sampling)) };
             Ok((generator.open_draft(ModelFolder::open(draft)?, most, session)?, sampling))
         };
-        let (generator, sampling) = py.detach(open_all).map_err(|e| failed(py, e))?;
+        let (generator, sampling) = detached(py, open_all).map_err(|e| failed(py, e))?;
         Ok(Generator {
             sampling,
             active: Mutex::default(),
@@ -88,6 +100,7 @@ impl Generator {
             cache_bytes: generator.cache_bytes(),
             remarks: generator.remarks(),
             pages: generator.pages().cloned(),
+            metadata: metadata(generator.session()),
             devices: generator.session().devices().map(|info| info.name.clone()).collect(),
             generator: Arc::new(Mutex::new(generator)),
         })
@@ -111,6 +124,10 @@ impl Generator {
     #[getter]
     fn devices(&self) -> Vec<String> {
         self.devices.clone()
+    }
+
+    fn metadata(&self) -> Metadata {
+        self.metadata.clone()
     }
 
     fn page_counts(&self) -> Option<PageRow> {
@@ -162,7 +179,7 @@ impl Generator {
         // A text that was given up ends first.
         self.with(py, |_| Ok(()))?;
         let generator = Arc::clone(&self.generator);
-        let started = py.detach(|| BatchThread::start(generator, BatchOptions { texts, step_tokens }));
+        let started = detached(py, || BatchThread::start(generator, BatchOptions { texts, step_tokens }));
         let thread = started.map_err(|e| failed(py, e))?;
         let token = CancelToken::new();
         *lock(&self.active) = Some(token.clone());
@@ -188,7 +205,7 @@ impl Generator {
         work: impl FnOnce(&mut onepool::generate::Generator) -> Result<R, GenerateError> + Send,
     ) -> PyResult<R> {
         self.idle(py)?;
-        py.detach(|| work(&mut lock(&self.generator))).map_err(|e| failed(py, e))
+        detached(py, || work(&mut lock(&self.generator))).map_err(|e| failed(py, e))
     }
 }
 
@@ -281,7 +298,7 @@ impl Stream {
         let Some(mut taken) = lock(&self.made).taken.take() else { return Ok(None) };
         loop {
             // A receiver is for one thread at a time, and this one has it.
-            let (back, told) = py.detach(move || {
+            let (back, told) = detached(py, move || {
                 let told = taken.recv_timeout(SIGNALS_EVERY);
                 (taken, told)
             });
@@ -298,7 +315,7 @@ impl Stream {
                 Err(RecvTimeoutError::Timeout) => {
                     if let Err(raised) = py.check_signals() {
                         self.token.cancel();
-                        py.detach(move || taken.into_iter().for_each(drop));
+                        detached(py, move || taken.into_iter().for_each(drop));
                         return Err(raised);
                     }
                 }
@@ -319,7 +336,7 @@ impl Stream {
         self.token.cancel();
         let taken = lock(&self.made).taken.take();
         if let Some(taken) = taken {
-            py.detach(move || {
+            detached(py, move || {
                 for told in taken {
                     if let Told::Over(made) = told {
                         lock(&self.made).made = made.ok();
@@ -336,12 +353,7 @@ impl Drop for Stream {
     }
 }
 
-/// A session on devices by their names.
-pub(crate) fn built(
-    builder: SessionBuilder,
-    devices: &[String],
-    desc: &ContextDesc,
-) -> Result<Session, GenerateError> {
-    let builder = builder.context_desc(desc.clone());
-    Ok(devices.iter().fold(builder, |builder, device| builder.device(device.clone())).build()?)
+/// A session with the caller's options.
+pub(crate) fn built(builder: SessionBuilder, options: &Options) -> Result<Session, GenerateError> {
+    Ok(options.apply(builder).build()?)
 }

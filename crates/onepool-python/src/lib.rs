@@ -12,6 +12,8 @@ mod embed;
 mod errors;
 mod frame;
 mod generate;
+mod log;
+mod options;
 mod run;
 mod sequence;
 mod session;
@@ -35,6 +37,8 @@ mod _onepool {
     #[pymodule_export]
     use super::generate::{Generator, Stream};
     #[pymodule_export]
+    use super::log::tell_log;
+    #[pymodule_export]
     use super::run::{Cancel, Verdicts};
     #[pymodule_export]
     use super::sequence::{pack, unpack};
@@ -46,6 +50,7 @@ mod _onepool {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::log::keep();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

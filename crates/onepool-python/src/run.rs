@@ -12,6 +12,7 @@ use pyo3::sync::PyOnceLock;
 
 use crate::array::Packed;
 use crate::errors::{self, Class};
+use crate::log::{detached, tell};
 
 /// Ends the runs that were given it.
 #[pyclass(frozen, module = "onepool")]
@@ -72,7 +73,7 @@ impl Limits {
 
     /// Runs without the interpreter. What a handler of a signal raises ends the run, and is raised here.
     pub(crate) fn run(&self, py: Python<'_>, binding: &mut onepool::Binding<'static>) -> PyResult<()> {
-        let ran = py.detach(|| binding.run_with(&self.options));
+        let ran = detached(py, || binding.run_with(&self.options));
         if let Some(raised) = lock(&self.raised).take() {
             return Err(raised);
         }
@@ -96,7 +97,11 @@ fn signals(raised: Arc<Mutex<Option<PyErr>>>) -> impl Fn() -> bool + Send + Sync
         let mut looked = lock(&looked);
         if now.duration_since(*looked) >= SIGNALS_EVERY {
             *looked = now;
-            if let Some(Err(error)) = Python::try_attach(|py| py.check_signals()) {
+            let looks = |py: Python<'_>| {
+                tell(py);
+                py.check_signals()
+            };
+            if let Some(Err(error)) = Python::try_attach(looks) {
                 *lock(&raised) = Some(error);
             }
         }

@@ -1,11 +1,10 @@
 //! Models made ready on devices.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use onepool::backend::ContextDesc;
-use onepool::plan::Precision;
-use onepool::session::{IoInfo, NodePlacement, RunOptions, SessionBuilder};
+use onepool::session::{IoInfo, RunOptions, SessionBuilder};
 use onepool::{Dim, loader};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -13,9 +12,10 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use crate::binding::{Binding, Lending};
 use crate::errors::{Class, raised};
 use crate::frame::described;
+use crate::log::detached;
+use crate::options::Options;
 use crate::run::{Cancel, Limits, Verdicts};
 use crate::shared::Shared;
-use onepool_core::files::cache::CacheFolder;
 use onepool_core::sync::lock;
 
 /// A model made ready on devices.
@@ -30,62 +30,23 @@ impl Session {
     }
 }
 
-/// How devices are opened.
-pub(crate) fn desc(py: Python<'_>, threads: usize, cache_dir: Option<PathBuf>) -> PyResult<ContextDesc> {
-    if let Some(folder) = &cache_dir {
-        let usable = CacheFolder::new(folder).check();
-        usable.map_err(|e| Class::Argument.says(py, format!("cache_dir: {e}")))?;
-    }
-    Ok(ContextDesc { threads, cache_dir, ..ContextDesc::default() })
-}
-
-/// A word that is none of its kind.
-fn unknown(py: Python<'_>, argument: &str, given: &str, known: &str) -> PyErr {
-    Class::Argument.says(py, format!("{argument}: {given:?} is none of {known}"))
-}
-
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (path, model, base_dir, devices, precision, placement, strict, fallback, threads, cache_dir, copy_threshold, input_frames, output_frames))]
-    #[expect(clippy::too_many_arguments, reason = "they are keywords of one call")]
+    #[pyo3(signature = (path, model, base_dir, options, input_frames, output_frames))]
     fn new(
         py: Python<'_>,
         path: Option<PathBuf>,
         model: Option<&[u8]>,
         base_dir: Option<PathBuf>,
-        devices: Vec<String>,
-        precision: &str,
-        placement: &str,
-        strict: bool,
-        fallback: bool,
-        threads: usize,
-        cache_dir: Option<PathBuf>,
-        copy_threshold: Option<u64>,
+        options: Options,
         input_frames: Option<&Bound<'_, PyDict>>,
         output_frames: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let precision = match precision {
-            "f32" => Precision::F32,
-            "f16" => Precision::F16,
-            other => return Err(unknown(py, "precision", other, "\"f32\", \"f16\"")),
-        };
-        let placement = match placement {
-            "manual" => NodePlacement::Manual,
-            "auto" => NodePlacement::Auto,
-            other => return Err(unknown(py, "placement", other, "\"manual\", \"auto\"")),
-        };
-        let desc = desc(py, threads, cache_dir)?;
+        let strict = options.strict();
         // Any run may be interrupted, so it is cut from the start.
         let run = RunOptions::new().interrupt(|| false);
-        let mut builder = onepool::Session::builder().context_desc(desc).run_options(run);
-        builder = builder.precision(precision).placement(placement).strict(strict).fallback(fallback);
-        if let Some(bytes) = copy_threshold {
-            builder = builder.copy_threshold(bytes);
-        }
-        for device in devices {
-            builder = builder.device(device);
-        }
+        let mut builder = options.apply(onepool::Session::builder()).run_options(run);
         let (into, input_frames) = described(input_frames, "input_frames")?;
         let (out_of, output_frames) = described(output_frames, "output_frames")?;
         for (name, frame) in into {
@@ -95,7 +56,7 @@ impl Session {
             builder = builder.frame_output(name, frame);
         }
         let build = || build(builder, path, model, base_dir.as_deref());
-        let session = py.detach(build).map_err(|e| raised(py, e))?;
+        let session = detached(py, build).map_err(|e| raised(py, e))?;
         let (inputs, outputs) = (session.inputs(), session.outputs());
         let frames = [input_frames, output_frames];
         let shared = Shared { session, inputs, outputs, strict, frames, views: Mutex::default() };
@@ -110,6 +71,12 @@ impl Session {
     /// Name, element type and sizes of each output.
     fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         declared(py, &self.shared(py)?.outputs)
+    }
+
+    /// What the model's file says of itself: format, its version, graph, producer and its version, domain, version,
+    /// descriptions of the model and of its graph, operator sets and properties.
+    fn metadata(&self, py: Python<'_>) -> PyResult<Metadata> {
+        Ok(metadata(&self.shared(py)?.session))
     }
 
     /// Names of the devices.
@@ -150,13 +117,37 @@ impl Session {
 
     fn close(&self, py: Python<'_>) {
         let shared = lock(&self.0).take();
-        py.detach(|| drop(shared));
+        detached(py, || drop(shared));
     }
 
     #[getter]
     fn closed(&self) -> bool {
         lock(&self.0).is_none()
     }
+}
+
+/// Texts and versions, in the order of `onepool.Metadata`.
+pub(crate) type Metadata = (
+    (&'static str, i64, String, String, String, String, i64, String, String),
+    BTreeMap<String, i64>,
+    BTreeMap<String, String>,
+);
+
+pub(crate) fn metadata(session: &onepool::Session) -> Metadata {
+    let graph = session.graph().name().to_owned();
+    let said = session.metadata().clone();
+    let texts = (
+        said.format,
+        said.ir_version,
+        graph,
+        said.producer,
+        said.producer_version,
+        said.domain,
+        said.version,
+        said.description,
+        said.graph_description,
+    );
+    (texts, said.opsets, said.properties)
 }
 
 fn build(

@@ -15,6 +15,7 @@ use pyo3::{Bound, ffi};
 
 use crate::dlpack;
 use crate::errors::{Class, raised, raised_of};
+use crate::log::detached;
 
 /// Owned pages: bytes that NumPy arrays look at.
 #[pyclass(frozen, module = "onepool._onepool")]
@@ -50,7 +51,7 @@ pub(crate) struct Tensor {
 impl Tensor {
     /// Zeros.
     pub(crate) fn zeros(py: Python<'_>, argument: &str, info: TensorInfo) -> PyResult<Self> {
-        let region = py.detach(|| HostRegion::new(info.bytes()));
+        let region = detached(py, || HostRegion::new(info.bytes()));
         Ok(Tensor::over(region.map_err(|e| raised_of(py, argument, e))?, info))
     }
 

@@ -76,7 +76,7 @@ impl FromPyObject<'_, '_> for Settings {
 }
 
 /// A setting by its name, which an error says.
-fn setting<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyAny>, name: &str) -> PyResult<T> {
+pub(crate) fn setting<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyAny>, name: &str) -> PyResult<T> {
     let py = given.py();
     given.get_item(name)?.extract::<T>().map_err(|e| {
         let e: PyErr = e.into();
