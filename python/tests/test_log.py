@@ -136,6 +136,26 @@ print(next(stream) != "")
     assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr
 
 
+def test_ctrl_c_while_a_handler_runs_is_raised(tmp_path: Path) -> None:
+    path = tmp_path / "newer.onnx"
+    path.write_bytes(newer().SerializeToString())
+    text = """
+import logging, os, signal, sys, onepool
+class Pressing(logging.Handler):
+    def handle(self, record):
+        os.kill(os.getpid(), signal.SIGINT)
+        return True
+logging.getLogger("onepool").addHandler(Pressing())
+try:
+    onepool.Session(sys.argv[1], device="cpu")
+    print("not raised")
+except KeyboardInterrupt:
+    print("raised")
+"""
+    ended = program(text, str(path))
+    assert (ended.returncode, ended.stdout) == (0, "raised\n"), ended.stderr
+
+
 def test_what_a_thread_of_the_library_says_is_told_by_the_next_call() -> None:
     # Whatever is said, no call fails for it.
     logging.getLogger("onepool").setLevel(logging.DEBUG)
