@@ -286,6 +286,6 @@ mod tests {
         // Twelve compute units of an APU, and a host.
         assert_eq!(teams(896, 152, 12), Teams { cols: 2, split: 1 });
         assert_eq!(teams(4096, 64, 12), Teams { cols: 4, split: 1 });
-        assert_eq!(teams(64, 2, 1), Teams { cols: 4, split: 1 });
+        assert_eq!(teams(128, 2, 1), Teams { cols: 4, split: 1 });
     }
 }
