@@ -69,7 +69,8 @@ pub(crate) struct Check<'a> {
     tolerance: f64,
     optional: bool,
     pretend: fn(&mut DeviceInfo),
-    in_parts: bool,
+    /// The axis along which grids are cut.
+    in_parts: Option<usize>,
 }
 
 impl<'a> Check<'a> {
@@ -83,13 +84,13 @@ impl<'a> Check<'a> {
             tolerance: 0.0,
             optional: false,
             pretend: as_is,
-            in_parts: false,
+            in_parts: None,
         }
     }
 
-    /// Runs each work-group that can be run apart as a dispatch of its own.
-    pub(crate) fn in_parts(mut self) -> Self {
-        self.in_parts = true;
+    /// Cuts grids at every work-group along `axis`.
+    pub(crate) fn in_parts(mut self, axis: usize) -> Self {
+        self.in_parts = Some(axis);
         self
     }
 
@@ -277,8 +278,8 @@ impl<'a> Check<'a> {
                 }
             });
         }
-        if self.in_parts {
-            commands = in_parts(commands, &kernels);
+        if let Some(axis) = self.in_parts {
+            commands = in_parts(commands, &kernels, axis);
         }
         commands.push(Command::Barrier(Barrier { src: Access::DEVICE_WRITE, dst: Access::HOST_READ }));
         let recording = Recording { commands, ..Recording::default() };
@@ -317,9 +318,8 @@ impl<'a> Check<'a> {
     }
 }
 
-/// The same with each work-group as a dispatch of its own, of kernels that have parts. A piece of a run begins with a
-/// barrier, so each of them has one.
-fn in_parts(commands: Vec<Command>, kernels: &[Kernel]) -> Vec<Command> {
+/// The same with grids cut at every work-group along `axis`. A piece of a run begins with a barrier, so each part has one.
+fn in_parts(commands: Vec<Command>, kernels: &[Kernel], axis: usize) -> Vec<Command> {
     let mut kernels = kernels.iter();
     let mut all = Vec::new();
     for command in commands {
@@ -327,25 +327,21 @@ fn in_parts(commands: Vec<Command>, kernels: &[Kernel]) -> Vec<Command> {
             all.push(command);
             continue;
         };
-        let parts = match kernels.next().is_some_and(Kernel::has_parts) {
-            true => parts(dispatch),
-            false => vec![dispatch.clone()],
-        };
-        for part in parts {
+        let kernel = kernels.next().unwrap();
+        let (name, params) = (kernel.source().name(), dispatch.params.len());
+        assert!(
+            kernel.has_parts(),
+            "{name} with {params} bytes of parameters has no form for parts of its grid"
+        );
+        let whole = dispatch.groups[axis];
+        for first in 0..whole {
+            let mut part = Dispatch { part: Some(GridPart { axis, first, whole }), ..dispatch.clone() };
+            part.groups[axis] = 1;
             all.push(Command::Barrier(Barrier { src: Access::DEVICE, dst: Access::DEVICE }));
             all.push(Command::Dispatch(part));
         }
     }
     all
-}
-
-/// A dispatch cut at every work-group.
-fn parts(dispatch: &Dispatch) -> Vec<Dispatch> {
-    let whole = dispatch.groups;
-    let firsts =
-        (0..whole[2]).flat_map(|z| (0..whole[1]).flat_map(move |y| (0..whole[0]).map(move |x| [x, y, z])));
-    let part = |first| Dispatch { part: Some(GridPart { first, whole }), groups: [1; 3], ..dispatch.clone() };
-    firsts.map(part).collect()
 }
 
 /// The device as it is.

@@ -110,7 +110,7 @@ fn dispatches() {
         let Command::Dispatch(mut part) = dispatch(vec![Arg::Buffer(x.range(), read), to], 4) else {
             unreachable!()
         };
-        part.part = Some(GridPart { first: [0, 3, 0], whole: [1, 3, 1] });
+        part.part = Some(GridPart { axis: 1, first: 3, whole: 3 });
         let problem = refused(&context, Command::Dispatch(part));
         match context.info().splits_grids {
             true => assert!(matches!(problem, Problem::Limit { found: 4, limit: 3, .. }), "{problem}"),

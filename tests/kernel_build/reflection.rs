@@ -375,27 +375,31 @@ fn a_kernel_that_reads_its_place_has_a_valid_form_for_parts() {
     ];
     for (text, offset) in cases {
         let (reflection, words) = built_words(&text);
-        let form = PartForm::new(&words, reflection.params_bytes).unwrap();
-        assert_eq!(form.offset_bytes, offset);
-        let of_part = check_module(&form.words).unwrap();
-        assert_eq!(of_part.params_bytes, offset + PART_BYTES);
-        assert_eq!((of_part.local_size, of_part.spec), (reflection.local_size, reflection.spec));
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("part.spv");
-        std::fs::write(&path, form.words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
-            .unwrap();
-        validate(&path, reflection.version);
+        for axis in 0..3 {
+            let form = PartForm::new(&words, reflection.params_bytes, axis).unwrap();
+            assert_eq!(form.offset_bytes, offset);
+            let of_part = check_module(&form.words).unwrap();
+            assert_eq!(of_part.params_bytes, offset + PART_BYTES);
+            assert_eq!((of_part.local_size, &of_part.spec), (reflection.local_size, &reflection.spec));
+            validate_words(&form.words, reflection.version);
+        }
+        assert_eq!(PartForm::new(&words, reflection.params_bytes, 3), None);
     }
+    // By atomic operations work-groups can tell each other something.
+    let atomics = |body: &str| {
+        built(&shader("layout(binding = 0) buffer A { uint a[]; };\nshared uint s;", body)).atomics
+    };
+    assert!(atomics("atomicAdd(s, 1u);") && atomics("atomicMax(a[0], 1u);") && !atomics("a[0] = s;"));
     // What does not read its place does the same in every part.
     let (reflection, words) = built_words(&shader(buffer, "a[gl_LocalInvocationID.x] = 1u;"));
-    assert_eq!(PartForm::new(&words, reflection.params_bytes).unwrap().words, words);
+    assert_eq!(PartForm::new(&words, reflection.params_bytes, 0).unwrap().words, words);
 }
 
 #[test]
 fn forms_of_shipped_kernels_for_parts_are_valid() {
     let some = if std::env::var_os("ONEPOOL_ALL_KERNELS").is_some() { 1 } else { 25 };
-    for info in KernelId::all().step_by(some).map(|id| id.info()) {
-        let form = PartForm::new(info.spirv(), info.params_bytes).unwrap();
+    for (info, axis) in KernelId::all().step_by(some).map(|id| id.info()).zip((0..3).cycle()) {
+        let form = PartForm::new(info.spirv(), info.params_bytes, axis).unwrap();
         validate_words(&form.words, info.reflection().version);
     }
 }

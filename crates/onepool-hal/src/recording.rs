@@ -64,13 +64,16 @@ impl Arg {
     }
 }
 
-/// Where a dispatch lies in a larger grid. Its kernel computes what it does for these work-groups of the whole.
+/// Where a dispatch lies in a larger grid, which is divided along one axis. Its kernel computes what it does for these
+/// work-groups of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridPart {
-    /// The first work-group along x, y, z.
-    pub first: [u32; 3],
-    /// Work-groups of the whole grid along x, y, z.
-    pub whole: [u32; 3],
+    /// 0, 1 or 2: x, y or z.
+    pub axis: usize,
+    /// The first work-group along it.
+    pub first: u32,
+    /// Work-groups of the whole grid along it.
+    pub whole: u32,
 }
 
 /// One execution of a kernel over a grid of work-groups.

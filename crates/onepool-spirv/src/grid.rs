@@ -1,7 +1,8 @@
 //! Kernels that run a part of their grid.
 //!
-//! A dispatch numbers its work-groups from 0 and counts those that it has. In the form made here the numbers begin where
-//! the part does and the count is that of the whole grid; both are parameters after the kernel's own.
+//! A dispatch numbers its work-groups from 0 and counts those that it has. In the form made here, along one axis, the numbers
+//! begin where the part does and the count is that of the whole grid; both are parameters after the kernel's own. There
+//! is one for each axis, because many devices take no more than 128 bytes of parameters.
 //! `vkCmdDispatchBase` gives the numbers alone, and not on every driver.
 
 use std::collections::{HashMap, HashSet};
@@ -10,11 +11,13 @@ use rspirv::binary::Assemble;
 use rspirv::dr::{Block, Instruction, Module, Operand, load_words};
 use rspirv::spirv::{BuiltIn, Decoration, ExecutionMode, Op, StorageClass};
 
-/// Bytes of the parameters that [`PartForm`] adds: the first work-group and the work-groups of the whole grid, along x,
-/// y and z, as `u32`.
-pub const PART_BYTES: u32 = 24;
+use crate::parse::parse;
 
-/// A kernel that runs a part of its grid.
+/// Bytes of the parameters that [`PartForm`] adds: the first work-group and the work-groups of the whole grid along its
+/// axis, as `u32`.
+pub const PART_BYTES: u32 = 8;
+
+/// A kernel that runs a part of its grid, which is divided along one axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartForm {
     /// The module.
@@ -24,17 +27,19 @@ pub struct PartForm {
 }
 
 impl PartForm {
-    /// The form for parts of the module `words`, which has been checked and takes `params_bytes` of parameters; `None`
-    /// where it uses the place in its grid in a way that is not understood.
-    pub fn new(words: &[u32], params_bytes: u32) -> Option<PartForm> {
-        let offset_bytes = params_bytes.next_multiple_of(4);
+    /// The form for parts along `axis`, 0 to 2, of the module `words`, which takes `params_bytes` of parameters; `None` where
+    /// they are no module, or one that uses the place in its grid in a way that is not understood.
+    pub fn new(words: &[u32], params_bytes: u32, axis: u32) -> Option<PartForm> {
+        // The loader takes for granted what is checked here.
+        parse(words).ok().filter(|_| axis < 3)?;
+        let offset_bytes = params_bytes.checked_next_multiple_of(4)?;
         let mut module = load_words(words).ok()?;
         let next = module.header.as_ref()?.bound;
         let inputs = inputs(&module)?;
         if inputs.is_empty() {
             return Some(PartForm { words: words.to_vec(), offset_bytes });
         }
-        Rewrite { module: &mut module, next }.apply(&inputs, offset_bytes)?;
+        Rewrite { module: &mut module, next, axis }.apply(&inputs, offset_bytes)?;
         Some(PartForm { words: module.assemble(), offset_bytes })
     }
 }
@@ -62,6 +67,7 @@ fn inputs(module: &Module) -> Option<Vec<(BuiltIn, u32)>> {
 struct Rewrite<'m> {
     module: &'m mut Module,
     next: u32,
+    axis: u32,
 }
 
 impl Rewrite<'_> {
@@ -72,47 +78,44 @@ impl Rewrite<'_> {
         let private_uint = self.ty(Op::TypePointer, pointer(StorageClass::Private, uint));
         let block = self.block(uint, offset_bytes)?;
         let block_uint = self.ty(Op::TypePointer, pointer(StorageClass::PushConstant, uint));
-        let mut first = Vec::new();
-        let mut parts = [0; 2];
-        for (part, indices) in
-            parts.iter_mut().zip([block.members..block.members + 3, block.members + 3..block.members + 6])
-        {
-            let mut words = Vec::new();
-            for index in indices {
-                let index = self.constant(uint, index);
-                let at = self.push(&mut first, Op::AccessChain, block_uint, [block.variable, index]);
-                words.push(self.push(&mut first, Op::Load, uint, [at]));
-            }
-            *part = self.push(&mut first, Op::CompositeConstruct, uvec3, words);
-        }
-        let [start, whole] = parts;
+        let mut body = Vec::new();
+        let [first, whole] = [0, 1].map(|word| {
+            let index = self.constant(uint, block.members + word);
+            let at = self.push(&mut body, Op::AccessChain, block_uint, [block.variable, index]);
+            self.push(&mut body, Op::Load, uint, [at])
+        });
+        let zero = self.constant(uint, 0);
+        let start = [0, 1, 2].map(|axis| if axis == self.axis { first } else { zero });
+        let start = self.push(&mut body, Op::CompositeConstruct, uvec3, start);
         for (place, variable) in inputs {
+            let input = self.moved_input(*place, *variable, uvec3)?;
+            let input = self.push(&mut body, Op::Load, uvec3, [input]);
             let value = match place {
-                BuiltIn::NumWorkgroups => whole,
-                place => {
-                    let input = self.moved_input(*place, *variable, uvec3)?;
-                    let input = self.push(&mut first, Op::Load, uvec3, [input]);
-                    let mut by = start;
-                    if *place == BuiltIn::GlobalInvocationId {
-                        let size = self.group_size(uint, uvec3, &mut first)?;
-                        by = self.push(&mut first, Op::IMul, uvec3, [start, size]);
-                    }
-                    self.push(&mut first, Op::IAdd, uvec3, [input, by])
+                BuiltIn::NumWorkgroups => {
+                    let value = self.push(&mut body, Op::CompositeInsert, uvec3, [whole, input]);
+                    body.last_mut()?.operands.push(Operand::LiteralBit32(self.axis));
+                    value
                 }
+                BuiltIn::GlobalInvocationId => {
+                    let size = self.group_size(uint, uvec3, &mut body)?;
+                    let by = self.push(&mut body, Op::IMul, uvec3, [start, size]);
+                    self.push(&mut body, Op::IAdd, uvec3, [input, by])
+                }
+                _ => self.push(&mut body, Op::IAdd, uvec3, [input, start]),
             };
             self.make_private(*variable, private)?;
             let operands = [*variable, value].map(Operand::IdRef).to_vec();
-            first.push(Instruction::new(Op::Store, None, None, operands));
+            body.push(Instruction::new(Op::Store, None, None, operands));
         }
         let variables: HashSet<u32> = inputs.iter().map(|(_, variable)| *variable).collect();
         self.retype_chains(&variables, private_uint)?;
         self.interface(&variables, block.is_new.then_some(block.variable));
         let entry = self.entry()?;
         let function = self.module.functions.iter_mut().find(|f| f.def_id() == Some(entry))?;
-        let body = function.blocks.first_mut()?;
-        let after = body.instructions.iter().rposition(|inst| inst.class.opcode == Op::Variable);
-        let at = after.map_or(0, |at| at + 1);
-        body.instructions.splice(at..at, first);
+        let block = function.blocks.first_mut()?;
+        let variable = block.instructions.iter().rposition(|inst| inst.class.opcode == Op::Variable);
+        let at = variable.map_or(0, |at| at + 1);
+        block.instructions.splice(at..at, body);
         self.module.header.as_mut()?.bound = self.next;
         Some(())
     }
@@ -189,16 +192,16 @@ impl Rewrite<'_> {
             }
             let block = self.module.types_global_values.iter_mut().find(|inst| inst.result_id == Some(ty))?;
             (members, is_new) = (block.operands.len() as u32, false);
-            block.operands.extend(vec![Operand::IdRef(uint); 6]);
+            block.operands.extend(vec![Operand::IdRef(uint); 2]);
         } else {
-            ty = self.global(Op::TypeStruct, None, vec![Operand::IdRef(uint); 6]);
+            ty = self.global(Op::TypeStruct, None, vec![Operand::IdRef(uint); 2]);
             let class = StorageClass::PushConstant;
             let to = self.ty(Op::TypePointer, pointer(class, ty));
             variable = self.global(Op::Variable, Some(to), vec![Operand::StorageClass(class)]);
             (members, is_new) = (0, true);
             self.annotate(Op::Decorate, vec![Operand::IdRef(ty), Operand::Decoration(Decoration::Block)]);
         }
-        for word in 0..6 {
+        for word in 0..2 {
             let member = [Operand::IdRef(ty), Operand::LiteralBit32(members + word)];
             let offset =
                 [Operand::Decoration(Decoration::Offset), Operand::LiteralBit32(offset_bytes + word * 4)];
@@ -317,4 +320,71 @@ struct Params {
 
 fn pointer(class: StorageClass, to: u32) -> Vec<Operand> {
     vec![Operand::StorageClass(class), Operand::IdRef(to)]
+}
+
+#[cfg(test)]
+mod tests {
+    use onepool_expr::{Indexing, PointwiseDesc, UnaryOp};
+    use rspirv::dr;
+
+    use super::*;
+    use crate::{Fetch, KernelLayout, ScalarType, build_pointwise, check_module};
+
+    /// A kernel whose work-groups have a size that can be specialized, after `change`.
+    fn form(change: impl FnOnce(&mut dr::Module)) -> Option<PartForm> {
+        let mut desc = PointwiseDesc::new([Indexing::Full]);
+        let x = desc.input(0).unwrap();
+        let y = desc.unary(UnaryOp::Neg, x).unwrap();
+        desc.output(y).unwrap();
+        let inputs = vec![Fetch::Full];
+        let layout = KernelLayout { element: ScalarType::F32, lanes: 1, texels: false, tests: false, inputs };
+        let words = build_pointwise(&desc, &layout).unwrap();
+        let params_bytes = check_module(&words).unwrap().params_bytes;
+        let mut module = load_words(&words).unwrap();
+        change(&mut module);
+        PartForm::new(&module.assemble(), params_bytes, 1)
+    }
+
+    #[test]
+    fn a_place_that_is_used_in_another_way_than_read_has_no_form() {
+        let whole = form(|_| {}).unwrap();
+        assert_eq!(check_module(&whole.words).unwrap().params_bytes, whole.offset_bytes + PART_BYTES);
+        let place = |module: &dr::Module| inputs(module).unwrap()[0].1;
+        assert_eq!(
+            form(|module| {
+                let copied = Instruction::new(
+                    Op::CopyMemory,
+                    None,
+                    None,
+                    vec![Operand::IdRef(place(module)), Operand::IdRef(place(module))],
+                );
+                module.functions[0].blocks[0].instructions.insert(0, copied);
+            }),
+            None
+        );
+        // Decorations by groups, and members of blocks, are not followed.
+        assert_eq!(
+            form(|module| {
+                let group = Instruction::new(
+                    Op::GroupDecorate,
+                    None,
+                    None,
+                    vec![Operand::IdRef(1), Operand::IdRef(2)],
+                );
+                module.annotations.push(group);
+            }),
+            None
+        );
+        assert_eq!(
+            form(|module| {
+                let builtin =
+                    [Operand::Decoration(Decoration::BuiltIn), Operand::BuiltIn(BuiltIn::NumWorkgroups)];
+                let member =
+                    [Operand::IdRef(1), Operand::LiteralBit32(0)].into_iter().chain(builtin).collect();
+                module.annotations.push(Instruction::new(Op::MemberDecorate, None, None, member));
+            }),
+            None
+        );
+        assert_eq!(PartForm::new(&whole.words[..20], 4, 1), None);
+    }
 }

@@ -58,7 +58,8 @@ pub(super) fn split_dispatches(
         };
         for part in 0..division.parts {
             let (first, groups) = division.part(part, dispatch.groups);
-            let part = (division.parts > 1).then_some(GridPart { first, whole: dispatch.groups });
+            let whole = dispatch.groups[division.axis];
+            let part = (division.parts > 1).then_some(GridPart { axis: division.axis, first, whole });
             parts.push(DispatchPart {
                 dispatch: index,
                 nanos: division.share(groups, dispatch.groups, time),
@@ -101,14 +102,12 @@ impl Division {
         Division { axis, parts, most: grid[longest].min(MOST_PARTS) }
     }
 
-    /// The first work-group of part `part`, and the work-groups that it has, of a grid of `groups`.
-    fn part(self, part: u32, groups: [u32; 3]) -> ([u32; 3], [u32; 3]) {
+    /// The first work-group of part `part` along the axis, and the work-groups that it has, of a grid of `groups`.
+    fn part(self, part: u32, mut groups: [u32; 3]) -> (u32, [u32; 3]) {
         let all = u64::from(groups[self.axis]);
         let start = |part: u32| (all * u64::from(part) / u64::from(self.parts)) as u32;
-        let (mut base, mut groups) = ([0; 3], groups);
-        base[self.axis] = start(part);
         groups[self.axis] = start(part + 1) - start(part);
-        (base, groups)
+        (start(part), groups)
     }
 
     /// The nanoseconds of a part of a grid of `all` work-groups that takes `nanos`.
@@ -190,11 +189,9 @@ mod tests {
         LabelledRecording { recording: Recording { commands, ..Recording::default() }, nodes }
     }
 
-    fn grids(labelled: &LabelledRecording) -> Vec<([u32; 3], [u32; 3])> {
+    fn grids(labelled: &LabelledRecording) -> Vec<(Option<GridPart>, [u32; 3])> {
         let grid = |command: &Command| match command {
-            Command::Dispatch(dispatch) => {
-                Some((dispatch.part.map_or([0; 3], |part| part.first), dispatch.groups))
-            }
+            Command::Dispatch(dispatch) => Some((dispatch.part, dispatch.groups)),
             _ => None,
         };
         labelled.recording.commands.iter().filter_map(grid).collect()
@@ -217,8 +214,9 @@ mod tests {
         assert!(parts.iter().all(|part| part.dispatch == 1 && part.nanos <= 75 * MS && part.splits));
         // Each work-group once, in order.
         let mut next = 0;
-        for (base, groups) in grids {
-            assert_eq!((*base, [groups[0], groups[2]]), ([0, next, 0], [7, 3]));
+        for (part, groups) in grids {
+            let expected = GridPart { axis: 1, first: next, whole: 500 };
+            assert_eq!((*part, [groups[0], groups[2]]), (Some(expected), [7, 3]));
             next += groups[1];
         }
         assert_eq!(next, 500);
@@ -235,7 +233,7 @@ mod tests {
         let whole = |nanos: u64, most: u64, has_parts: bool| {
             let mut one = labelled(vec![(dispatch([64, 64, 64]), None)]);
             let parts = split_dispatches(&mut one, &[nanos], most, |_| has_parts);
-            (grids(&one) == [([0; 3], [64; 3])]).then_some(parts[0])
+            (grids(&one) == [(None, [64; 3])]).then_some(parts[0])
         };
         let part = Some(DispatchPart { dispatch: 0, nanos: 75 * MS, splits: false });
         assert_eq!(whole(75 * MS, 75 * MS, true), part);
@@ -258,8 +256,8 @@ mod tests {
                 assert!((1..=MOST_PARTS.min(size)).contains(&division.parts), "{size} {nanos} {division:?}");
                 let mut next = 0;
                 for part in 0..division.parts {
-                    let (base, groups) = division.part(part, [1, 1, size]);
-                    assert!(base[2] == next && groups[2] > 0, "{size} {nanos} {division:?}");
+                    let (first, groups) = division.part(part, [1, 1, size]);
+                    assert!(first == next && groups[2] > 0, "{size} {nanos} {division:?}");
                     let share = division.share(groups, [1, 1, size], nanos);
                     assert!(
                         share <= MS || groups[2] == 1 || division.parts > MOST_PARTS / 2,

@@ -251,11 +251,9 @@ impl Checker {
         }
         if let Some(part) = dispatch.part {
             self.ensure(kernel.has_parts(&self.core.info), Problem::Whole)?;
-            for (what, axis) in AXES.into_iter().zip(0..3) {
-                let (end, whole) =
-                    (u64::from(part.first[axis]) + u64::from(dispatch.groups[axis]), part.whole[axis]);
-                self.limit(what, end, u64::from(whole))?;
-            }
+            let along = dispatch.groups.get(part.axis).copied();
+            let end = along.map_or(u64::MAX, |groups| u64::from(part.first) + u64::from(groups));
+            self.limit("the end of a part", end, u64::from(part.whole))?;
         }
         kernel.check_call(self.context, &dispatch.args, &dispatch.params, &limits)?;
         let mut touches = Vec::with_capacity(dispatch.args.len());

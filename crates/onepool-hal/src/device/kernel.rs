@@ -183,7 +183,7 @@ impl Kernel {
 impl KernelInner {
     pub(super) fn has_parts(&self, info: &DeviceInfo) -> bool {
         let fits = |form: &PartForm| form.offset_bytes + PART_BYTES <= info.limits.max_params_bytes;
-        info.splits_grids && self.source.part_form().is_some_and(fits)
+        info.splits_grids && self.source.part_form(0).is_some_and(fits)
     }
 
     /// Checks a call against the reflected interface; a native function checks its arguments itself.

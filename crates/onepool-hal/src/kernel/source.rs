@@ -40,12 +40,12 @@ enum Origin {
 struct SpirvForm {
     words: Cow<'static, [u32]>,
     reflection: Reflection,
-    parts: OnceLock<Option<PartForm>>,
+    parts: [OnceLock<Option<PartForm>>; 3],
 }
 
 impl SpirvForm {
     fn new(words: Cow<'static, [u32]>, reflection: Reflection) -> Arc<SpirvForm> {
-        Arc::new(SpirvForm { words, reflection, parts: OnceLock::new() })
+        Arc::new(SpirvForm { words, reflection, parts: Default::default() })
     }
 }
 
@@ -138,11 +138,12 @@ impl KernelSource {
         self.spirv.as_ref().map(|f| (f.words.as_ref(), &f.reflection))
     }
 
-    /// Its form for parts of a grid, if there is one. Work-groups of a caller's kernel may tell each other something by
-    /// atomic operations, so that such a kernel has none.
-    pub fn part_form(&self) -> Option<&PartForm> {
+    /// Its form for parts of a grid along `axis`, if there is one. Work-groups of a caller's kernel may tell each other
+    /// something by atomic operations, so that such a kernel has none.
+    pub fn part_form(&self, axis: usize) -> Option<&PartForm> {
         let form = self.spirv.as_ref().filter(|form| !(form.reflection.atomics && self.is_callers()))?;
-        form.parts.get_or_init(|| PartForm::new(&form.words, form.reflection.params_bytes)).as_ref()
+        let make = || PartForm::new(&form.words, form.reflection.params_bytes, axis as u32);
+        form.parts.get(axis)?.get_or_init(make).as_ref()
     }
 
     /// Its OpenCL C.
@@ -220,6 +221,11 @@ mod tests {
         // SAFETY: nothing is dispatched.
         let theirs = unsafe { KernelSource::from_spirv("theirs", words) }.unwrap();
         assert!(theirs.is_callers());
+        // Work-groups of a caller's kernel may wait for one another by atomic operations.
+        assert!(theirs.part_form(0).is_some() && shipped(id::TOKEN_COLLECT_F32).part_form(0).is_some());
+        let words = id::TOKEN_COLLECT_F32.info().spirv().to_vec();
+        // SAFETY: as above.
+        assert!(unsafe { KernelSource::from_spirv("counts", words) }.unwrap().part_form(0).is_none());
         // SAFETY: as above.
         let text = unsafe { theirs.with_opencl_c("kernel void main_() {}") };
         assert!(text.is_callers() && text.opencl_c() == Some("kernel void main_() {}"));

@@ -573,10 +573,10 @@ impl Encoder<'_> {
         let (mut pipeline, mut layout, mut pushed) =
             (kernel.pipeline, kernel.layout, takes.next_multiple_of(4));
         if let Some(part) = &dispatch.part {
-            let of_part = kernel.part_pipeline(self.device, self.cache)?;
+            let of_part = kernel.part_pipeline(self.device, self.cache, part.axis)?;
             (pipeline, layout) = (of_part.pipeline, of_part.layout);
             pushed = of_part.offset_bytes + PART_BYTES as usize;
-            let words = part.first.iter().chain(&part.whole).flat_map(|word| word.to_ne_bytes());
+            let words = [part.first, part.whole].into_iter().flat_map(u32::to_ne_bytes);
             params[of_part.offset_bytes..pushed].iter_mut().zip(words).for_each(|(byte, word)| *byte = word);
         }
         let raw = self.device.raw();

@@ -22,8 +22,8 @@ pub(super) struct Kernel {
     /// In argument order.
     pub(super) bindings: Vec<Binding>,
     pub(super) params_bytes: u32,
-    /// For parts of grids. Made when it is first needed.
-    parts: Mutex<Option<PartPipeline>>,
+    /// For parts of grids along each axis. Made when it is first needed.
+    parts: Mutex<[Option<PartPipeline>; 3]>,
     source: KernelSource,
     spec: Vec<(u32, u32)>,
 }
@@ -92,7 +92,7 @@ impl Kernel {
             set_layout: vk::DescriptorSetLayout::null(),
             bindings,
             params_bytes: reflection.params_bytes,
-            parts: Mutex::new(None),
+            parts: Mutex::default(),
             source: source.clone(),
             spec: desc.spec.to_vec(),
         };
@@ -154,7 +154,7 @@ impl Kernel {
             .map_err(|code| device.error("vkCreatePipelineLayout", code, 0))
     }
 
-    /// The pipeline for parts of a grid.
+    /// The pipeline for parts of a grid along `axis`.
     ///
     /// # Errors
     /// The kernel has no such form, or its parameters leave no room; the driver cannot make it.
@@ -162,13 +162,14 @@ impl Kernel {
         &self,
         device: &Device,
         cache: &PipelineCache,
+        axis: usize,
     ) -> Result<PartPipeline, DeviceError> {
         let mut parts = lock(&self.parts);
-        if let Some(found) = *parts {
+        if let Some(found) = parts.get(axis).copied().flatten() {
             return Ok(found);
         }
         let form =
-            self.source.part_form().ok_or_else(|| self.refuse("it has no form for parts of its grid"))?;
+            self.source.part_form(axis).ok_or_else(|| self.refuse("it has no form for parts of its grid"))?;
         let (asked, limit) = (form.offset_bytes + PART_BYTES, device.info.limits.max_params_bytes);
         if asked > limit {
             let (asked, limit) = (u64::from(asked), u64::from(limit));
@@ -181,13 +182,13 @@ impl Kernel {
             unsafe { device.raw().destroy_pipeline_layout(layout, None) };
         })?;
         let made = PartPipeline { pipeline, layout, offset_bytes: form.offset_bytes as usize };
-        *parts = Some(made);
+        parts[axis] = Some(made);
         Ok(made)
     }
 
     #[cfg(test)]
     pub(super) fn ran_in_parts(&self) -> bool {
-        lock(&self.parts).is_some()
+        lock(&self.parts).iter().any(Option::is_some)
     }
 
     /// A pipeline of `words`, a form of the kernel, with `layout`.
@@ -272,7 +273,7 @@ impl Kernel {
         // SAFETY: as the caller promises (VUID-vkDestroyPipeline-pipeline-00765); null handles are ignored.
         unsafe {
             device.raw().destroy_pipeline(self.pipeline, None);
-            if let Some(part) = lock(&self.parts).take() {
+            for part in std::mem::take(&mut *lock(&self.parts)).into_iter().flatten() {
                 device.raw().destroy_pipeline(part.pipeline, None);
                 device.raw().destroy_pipeline_layout(part.layout, None);
             }

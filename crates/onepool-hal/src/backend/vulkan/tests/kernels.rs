@@ -89,8 +89,7 @@ fn a_part_of_a_grid_runs_its_work_groups_alone() {
     let part_of = |from: u32, groups: u32, whole: u32| {
         let mut command = axpb(kernel, all(&fixture, input), all(&fixture, y), n, 2.0, 1.0);
         if let Command::Dispatch(dispatch) = &mut command {
-            dispatch.part =
-                (groups < whole).then_some(GridPart { first: [from, 0, 0], whole: [whole, 1, 1] });
+            dispatch.part = (groups < whole).then_some(GridPart { axis: 0, first: from, whole });
             dispatch.groups = [groups, 1, 1];
         }
         command
@@ -111,4 +110,9 @@ fn a_part_of_a_grid_runs_its_work_groups_alone() {
     let rest = vec![part_of(11, 1, 12), between(), part_of(0, 1, 1), between(), part_of(5, 6, 12), to_host()];
     fixture.run(&queue, &recording(rest));
     assert_eq!(fixture.download::<f32>(y), expected(0..12));
+    let most = fixture.context().info().limits.max_groups[0];
+    if let Some(more) = most.checked_add(1) {
+        let error = queue.submit(&recording(vec![part_of(0, more, more)])).unwrap_err();
+        assert!(matches!(error, DeviceError::Limit { .. }), "{error}");
+    }
 }
