@@ -20,6 +20,7 @@ pub(crate) mod test_util;
 #[cfg(test)]
 mod testing;
 mod window;
+mod word;
 
 pub mod attention;
 pub mod control;

@@ -3,8 +3,8 @@
 use crate::dtype::DType;
 use crate::kernel::grid_1d;
 use crate::kernel::table::{params, spec, variants};
-use crate::ops::movement::region::word;
 use crate::ops::real::Real;
+use crate::ops::word::word;
 use crate::ops::{Lowering, OpError, Operand};
 
 /// The codes of a cache of `[batch, heads, rows, size]`. Codes of 4 bits are two in a byte, the first in its low

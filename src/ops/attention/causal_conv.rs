@@ -7,8 +7,9 @@ use crate::expr::Function;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::movement::region::{self, Block, Piece, Source, word};
+use crate::ops::movement::region::{self, Block, Piece, Source};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
+use crate::ops::word::word;
 use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 

@@ -7,10 +7,10 @@ use crate::expr::Function;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::movement::region::word;
 use crate::ops::par;
 use crate::ops::pointwise::Pointwise;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
+use crate::ops::word::word;
 use crate::ops::{
     Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, unary,
 };

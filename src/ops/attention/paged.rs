@@ -10,9 +10,9 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, Updated, check_len, real_kernel};
 use crate::ops::window::bad;
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 

@@ -14,9 +14,9 @@ use crate::graph::TensorInfo;
 pub(super) use crate::kernel::codes::rotary::Positions;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::movement::region::word;
 use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, real_kernel, widened};
 use crate::ops::window::bad;
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 
 /// Rotates vectors of `[batch, heads, length, size]` or `[batch, length, heads * size]`. ONNX's inputs are X,

@@ -6,8 +6,8 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, Unit, VECTOR_BYTES};
-use crate::ops::movement::region::word;
 use crate::ops::real::check_len;
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
 /// Inputs: the cache, the update, and optionally where the update begins in each element of the batch.

@@ -7,8 +7,8 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::index::positions::{INDEX_TYPES, index_words, mapped, position};
-use crate::ops::movement::region::word;
 use crate::ops::real::check_len;
+use crate::ops::word::word;
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 

@@ -17,10 +17,10 @@ use crate::kernel::{KernelError, KernelId, NativeKernel};
 use crate::ops::linalg::coded::{self, FEW_ROWS, Matrices};
 use crate::ops::linalg::gated::{Gate, GateKernel, Gated, few_rows};
 use crate::ops::linalg::joined::{Beside, FewRows};
-use crate::ops::movement::region::word;
 use crate::ops::real::{
     FLOATS_TO_32, Real, RealInputs, RealIo, RealKernel, as_f32s, as_f32s_mut, real_kernel,
 };
+use crate::ops::word::word;
 use crate::ops::{Absorbed, Activation, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::simd::wide;
 

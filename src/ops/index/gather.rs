@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{NativeKernel, Unit};
-use crate::ops::movement::region::word;
+use crate::ops::word::word;
 use crate::ops::{
     AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Passed, PassedBytes, ViewStep, par,
 };

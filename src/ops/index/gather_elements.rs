@@ -6,8 +6,9 @@ use super::positions::{INDEX_TYPES, Indices, index_words};
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel, Unit};
-use crate::ops::movement::region::{signed_strides, word};
+use crate::ops::movement::region::signed_strides;
 use crate::ops::strided::Nest;
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
 
 /// `y[i][j] = x[indices[i][j]][j]` for axis 0, and so on: input 0 picked by input 1, which has its rank and

@@ -8,9 +8,9 @@ use crate::graph::TensorInfo;
 use crate::kernel::codes::one_hot::IndexKind;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel, Unit};
-use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::{Shape, normalize_axis};
 

@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, NativeArgs};
-use crate::ops::movement::region::word;
+use crate::ops::word::word;
 use crate::ops::{Lowering, OpError, Operand};
 
 /// Types of indices.

@@ -6,7 +6,7 @@ use super::positions::{INDEX_TYPES, index_words, mapped};
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel, Unit};
-use crate::ops::movement::region::word;
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
 /// Input 0 with the first `lens[b]` elements along the time axis reversed, for every `b` along the batch axis;

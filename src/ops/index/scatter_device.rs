@@ -5,8 +5,8 @@ use crate::dtype::DType;
 use crate::kernel::Unit;
 use crate::kernel::codes::scatter::{self, Mode};
 use crate::kernel::table::{params, spec, variants};
-use crate::ops::movement::region::word;
 use crate::ops::strided::Nest;
+use crate::ops::word::word;
 use crate::ops::{Lowering, OpError, Operand};
 
 /// Lines that fill a device, so that each may be left to one invocation.

@@ -5,8 +5,8 @@ use super::top_k::TopK;
 use crate::kernel::codes::top_k_sort::TILE;
 use crate::kernel::grid_1d;
 use crate::kernel::table::{params, spec, variants};
-use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
+use crate::ops::word::word;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
 pub(super) fn lower(op: &TopK, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::movement::region::word;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 

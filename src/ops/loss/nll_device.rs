@@ -3,8 +3,8 @@
 use super::nll::{NllLoss, Reduction};
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::index::positions::index_words;
-use crate::ops::movement::region::word;
 use crate::ops::norm::log_softmax_to;
+use crate::ops::word::word;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
 /// Work-groups that sum, at most; one more work-group sums their results.

@@ -7,6 +7,7 @@ use crate::kernel::codes::transpose_tile::{MAX_OUTER, TILE};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel, Unit, VECTOR_BYTES};
 use crate::ops::strided::Nest;
+use crate::ops::word::{signed_word, word};
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, Passed, PassedBytes, par};
 use crate::shape::Shape;
 
@@ -383,16 +384,4 @@ fn dispatch_tiles(
     // A tile's line of words is one of the bus.
     lower.writes_in_order(2 * bytes);
     Ok(true)
-}
-
-/// A number of elements as the kernels take it.
-pub(crate) fn word(n: usize) -> Result<u32, OpError> {
-    u32::try_from(n)
-        .map_err(|_| OpError::unsupported(format!("{n} elements, the kernels count to {}", u32::MAX)))
-}
-
-fn signed_word(n: isize) -> Result<i32, OpError> {
-    i32::try_from(n).map_err(|_| {
-        OpError::unsupported(format!("an offset of {n} elements, the kernels reach {}", i32::MAX))
-    })
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::region::word;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{NativeKernel, Unit};
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
 /// Keeps the elements on one side of diagonal k (input 1) of matrices, zero elsewhere.

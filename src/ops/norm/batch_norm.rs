@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::device::check_len;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::batch_norm::RUN;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
+use crate::ops::word::index32;
 use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
 use crate::simd::wide;
 
@@ -85,7 +85,7 @@ impl BatchNormalization {
     ) -> Result<(), OpError> {
         let dtype = cx.dtype(0)?;
         let [batch, channels, plane] = self.resolve(cx)?;
-        check_len(batch * channels * plane)?;
+        index32(batch * channels * plane)?;
         let texels = dtype == DType::F32 && lower.texels(plane, batch * channels * plane);
         if (1..5).any(|i| cx.dtype(i).is_ok_and(|d| d != dtype)) {
             return Err(OpError::unsupported("no device kernel for mixed types"));

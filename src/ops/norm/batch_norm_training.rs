@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::batch_norm::BatchNormalization;
-use super::device::check_len;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{Real, RealIo, RealKernel, real_kernel};
+use crate::ops::word::index32;
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 
 /// X normalized with its own mean and variance of each channel (output 0), and the running mean and variance
@@ -46,7 +46,7 @@ impl Operator for BatchNormTraining {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let dtype = cx.dtype(0)?;
         let [batch, channels, plane] = self.norm.resolve(cx)?;
-        check_len(batch * channels * plane)?;
+        index32(batch * channels * plane)?;
         if (1..5).any(|i| cx.dtype(i).is_ok_and(|d| d != dtype)) {
             return Err(OpError::unsupported("no device kernel for mixed types"));
         }

@@ -7,6 +7,7 @@ use crate::kernel::codes::row_norm_texels::Affine;
 use crate::kernel::codes::team::{HELD, MOST_LANES};
 use crate::kernel::codes::{softmax, stats};
 use crate::kernel::table::{id, params, spec, variants};
+use crate::ops::word::index32;
 use crate::ops::{Candidate, ChoiceKey, Lowering, OpCx, OpError, Operand};
 
 /// The fewest invocations that do one vector.
@@ -15,14 +16,6 @@ const LEAST_TEAM: usize = 8;
 const GROUP: usize = 256;
 /// Passes of a kernel over a row.
 const ROW_PASSES: usize = 3;
-
-/// Kernels index with 32 bits.
-pub(super) fn check_len(elements: usize) -> Result<u32, OpError> {
-    match u32::try_from(elements) {
-        Ok(n) if n <= i32::MAX as u32 => Ok(n),
-        _ => Err(OpError::unsupported("more elements than a kernel can index")),
-    }
-}
 
 /// Where the elements of rows lie: the members of `params::RowNorm` of the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +42,7 @@ pub(super) fn rows(
     outer_epsilon: bool,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    if check_len(norm.rows * norm.len)? == 0 {
+    if index32(norm.rows * norm.len)? == 0 {
         return Ok(());
     }
     let dtype = cx.dtype(0)?;
@@ -254,7 +247,7 @@ pub(super) fn vectors(
     to: Operand,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    if check_len(along.elements())? == 0 {
+    if index32(along.elements())? == 0 {
         return Ok(());
     }
     let vectors = along.outer * along.inner;

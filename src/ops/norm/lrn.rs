@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::device::check_len;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
+use crate::ops::word::index32;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 
 /// `x / (bias + alpha / size * sum of squares over size channels)^beta`.
@@ -75,7 +75,7 @@ impl Operator for Lrn {
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let kernel = variants::Lrn { t: cx.dtype(0)? }.id()?;
         let [batch, channels, plane] = self.resolve(cx)?;
-        let n = check_len(batch * channels * plane)?;
+        let n = index32(batch * channels * plane)?;
         let (before, after) = self.reach();
         let params = params::Lrn {
             n,

@@ -5,6 +5,7 @@ use crate::dtype::DType;
 use crate::kernel::codes::pool_kind::Kind;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::window::AxisNumbers;
+use crate::ops::word::index32;
 use crate::ops::{Lowering, OpCx, OpError, Operand, WindowAxis};
 
 /// The largest number of input elements of one row that a kernel keeps in registers.
@@ -22,14 +23,6 @@ fn kind_code(kind: PoolKind) -> (u32, f32) {
     (kind as u32, power)
 }
 
-/// Kernels index with 32 bits.
-pub(super) fn check_len(elements: usize) -> Result<u32, OpError> {
-    match u32::try_from(elements) {
-        Ok(n) if n <= i32::MAX as u32 => Ok(n),
-        _ => Err(OpError::unsupported("more elements than a kernel can index")),
-    }
-}
-
 /// Emits MaxPool, AveragePool or LpPool.
 pub(super) fn pool(
     cx: &OpCx,
@@ -37,8 +30,8 @@ pub(super) fn pool(
     kind: PoolKind,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    let n = check_len(dims.planes * dims.out_plane())?;
-    check_len(dims.planes * dims.in_plane())?;
+    let n = index32(dims.planes * dims.out_plane())?;
+    index32(dims.planes * dims.in_plane())?;
     if n == 0 {
         return Ok(());
     }
@@ -113,7 +106,7 @@ pub(super) fn global(
     kind: PoolKind,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    check_len(channels * plane)?;
+    index32(channels * plane)?;
     let grouped = lower.grouped(plane);
     lower.row_iterations(plane, grouped)?;
     let kernel = variants::GlobalPool { t: cx.dtype(0)?, grouped }.id()?;

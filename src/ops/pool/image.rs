@@ -1,6 +1,5 @@
 //! Pools and Resize that read planes through an image.
 
-use super::device::check_len;
 use super::pool_op::{PoolDims, PoolKind};
 use super::resize::{Interpolation, Resize};
 use super::resize_device::constant;
@@ -11,6 +10,7 @@ use crate::kernel::table::{params, spec, variants};
 use crate::memory::image::{Filter, ImageDesc};
 use crate::ops::image::is_planes;
 use crate::ops::window::AxisNumbers;
+use crate::ops::word::index32;
 use crate::ops::{Lowering, OpCx, OpError, Operand, WindowAxis};
 
 fn pool_kernel(cx: &OpCx) -> Result<KernelId, OpError> {
@@ -49,7 +49,7 @@ pub(super) fn pool(
     kind: PoolKind,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    let n = check_len(dims.planes * dims.out_plane())?;
+    let n = index32(dims.planes * dims.out_plane())?;
     if n == 0 {
         return Ok(());
     }
@@ -75,7 +75,7 @@ pub(super) fn resize_reads(op: &Resize, cx: &OpCx, image: &ImageDesc, device: &D
 
 /// Emits Resize of the last two axes.
 pub(super) fn resize(op: &Resize, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-    let n = check_len(cx.output(0)?.elements())?;
+    let n = index32(cx.output(0)?.elements())?;
     if n == 0 {
         return Ok(());
     }

@@ -1,6 +1,5 @@
 //! Resize on devices: two neighbouring axes at a time, by tables.
 
-use super::device::check_len;
 use super::resample::outside_bits;
 use super::resize::{Interpolation, Resize};
 use super::table::AxisTable;
@@ -8,6 +7,7 @@ use crate::dtype::DType;
 use crate::graph::Tensor;
 use crate::kernel::Unit;
 use crate::kernel::table::{params, spec, variants};
+use crate::ops::word::index32;
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
 
 /// One dispatch: the axes before, one or two that are resampled, those after.
@@ -35,7 +35,7 @@ pub(super) fn resize(op: &Resize, cx: &OpCx, lower: &mut Lowering<'_>) -> Result
     if !nearest && !matches!(dtype, DType::F32 | DType::F16) {
         return Err(OpError::unsupported(format!("no device kernel for interpolation of {dtype}")));
     }
-    check_len(cx.input(0)?.elements())?;
+    index32(cx.input(0)?.elements())?;
     if cx.output(0)?.elements() == 0 {
         return Ok(());
     }
@@ -52,7 +52,7 @@ pub(super) fn resize(op: &Resize, cx: &OpCx, lower: &mut Lowering<'_>) -> Result
     }
     let mut from = Operand::Input(0);
     for (i, pass) in passes.iter().enumerate() {
-        let n = check_len(pass.outer * pass.rows.output() * pass.cols.output() * pass.inner)?;
+        let n = index32(pass.outer * pass.rows.output() * pass.cols.output() * pass.inner)?;
         let to = if i + 1 == passes.len() {
             Operand::Output(0)
         } else {

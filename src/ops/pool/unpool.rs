@@ -7,9 +7,10 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel, Unit};
 use crate::ops::index::positions::position;
-use crate::ops::movement::region::{self, signed_strides, word};
+use crate::ops::movement::region::{self, signed_strides};
 use crate::ops::real::FLOATS;
 use crate::ops::strided::Nest;
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 

@@ -12,16 +12,13 @@ use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::conv::dims::ConvDims;
 use crate::ops::linalg::matmul::Dims;
 use crate::ops::window::AxisNumbers;
+use crate::ops::word::word;
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, WindowAxis, reaches_all};
 
 /// Bytes of a row that are one load.
 const BLOCK: usize = 16;
 /// The most work-groups that look for the extremes of one tensor.
 const MAX_SHARES: usize = 64;
-
-fn word(n: usize, what: &str) -> Result<u32, OpError> {
-    u32::try_from(n).map_err(|_| OpError::unsupported(format!("{what} of {n} elements on the device")))
-}
 
 /// A small integer of a type's range.
 fn whole(v: f32) -> i32 {
@@ -47,7 +44,7 @@ fn emit_quantize(
     let [low, high] = integers(to).ok_or_else(fail)?.map(whole);
     let along = grain.along;
     let params = params::Quantize {
-        n: word(n, "QuantizeLinear")?,
+        n: word(n)?,
         len: along.len.max(1) as u32,
         inner: along.inner.max(1) as u32,
         block: u32::try_from(grain.block).unwrap_or(u32::MAX),
@@ -69,7 +66,7 @@ pub(super) fn dequantize(cx: &OpCx, grain: &Grain, lower: &mut Lowering<'_>) -> 
     let kernel = variants::Dequantize { s: from, t: to }.id()?;
     let n = cx.output(0)?.elements();
     let params = params::Dequantize {
-        n: word(n, "DequantizeLinear")?,
+        n: word(n)?,
         len: grain.along.len.max(1) as u32,
         inner: grain.along.inner.max(1) as u32,
         block: u32::try_from(grain.block).unwrap_or(u32::MAX),
@@ -84,7 +81,7 @@ pub(super) fn dequantize(cx: &OpCx, grain: &Grain, lower: &mut Lowering<'_>) -> 
 /// Emits DynamicQuantizeLinear.
 pub(super) fn dynamic(cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
     let n = cx.input(0)?.elements();
-    let elements = word(n, "DynamicQuantizeLinear")?;
+    let elements = word(n)?;
     let mut output = |i: usize, bytes| {
         if i < cx.outputs().len() { Operand::Output(i) } else { lower.scratch(bytes) }
     };
@@ -165,7 +162,7 @@ impl Rows<'_> {
         let packed = lower.scratch(self.bytes());
         let n = self.bytes() / 4;
         let params = params::PackBytes {
-            n: word(n, "packed bytes")?,
+            n: word(n)?,
             rows: rows as u32,
             blocks: blocks as u32,
             depth: depth as u32,
@@ -243,8 +240,7 @@ fn row_terms(
         (spec::row_terms::SCALES, scale.len as u32),
         (spec::row_terms::OUTPUT, kind as u32),
     ];
-    let params =
-        params::RowTerms { n: word(n, "rows")?, rows: rows as u32, blocks: depth.div_ceil(BLOCK) as u32 };
+    let params = params::RowTerms { n: word(n)?, rows: rows as u32, blocks: depth.div_ceil(BLOCK) as u32 };
     let args = [packed, zero.operand, scale.operand, out_scale, out_zero, terms];
     lower.dispatch_1d(id::ROW_TERMS_B8, &constants, &args, &params, n)?;
     Ok(terms)
@@ -285,9 +281,9 @@ impl Product {
         let kernel = if lower.can_run(dot) { dot } else { plain.id()? };
         let [low, high] = bytes.unwrap_or_default().map(whole);
         let n = self.count * self.rows.div_ceil(rows as usize) * self.cols.div_ceil(4);
-        word(self.count * self.rows * self.cols, "a product")?;
+        word(self.count * self.rows * self.cols)?;
         let params = params::ByteProduct {
-            n: word(n, "a product")?,
+            n: word(n)?,
             rows: self.rows as u32,
             cols: self.cols as u32,
             depth: self.depth as u32,
@@ -347,7 +343,7 @@ pub(super) fn matmul(
     let irregular = || OpError::unsupported("a product of such batches on the device");
     let (a_matrix, b_matrix) = (period(&of_a).ok_or_else(irregular)?, period(&of_b).ok_or_else(irregular)?);
     let operand = |i: usize, sizes, steps| -> Result<Rows<'_>, OpError> {
-        word(cx.input(i)?.elements(), "an operand")?;
+        word(cx.input(i)?.elements())?;
         Ok(Rows { dtype: cx.dtype(i)?, sizes, steps, operand: Operand::Input(i), value: cx.value(i) })
     };
     let a = operand(p.a, [a_matrix.1, m, k], [k, 1])?;
@@ -387,7 +383,7 @@ pub(super) fn conv(
     }
     check_scales(cx, [p.a_scale, p.b_scale, p.y_scale])?;
     for t in [cx.input(p.a)?, cx.input(p.b)?] {
-        word(TensorInfo::elements(t), "an operand")?;
+        word(TensorInfo::elements(t))?;
     }
     let (depth, plane) = (dims.ic * dims.taps(), dims.out_plane());
     let weights = Rows {
@@ -446,7 +442,7 @@ fn columns(
     }
     let numbers = AxisNumbers::new(axes)?;
     let params = params::PackColumns {
-        n: word(n, "unfolded columns")?,
+        n: word(n)?,
         rows: x.sizes[1] as u32,
         blocks: x.blocks() as u32,
         depth: x.sizes[2] as u32,

@@ -12,11 +12,11 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::index::positions::{INDEX_TYPES, index_words, mapped, position};
-use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::cast::numbers;
 use crate::ops::real::check_len;
 use crate::ops::window::bad;
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 

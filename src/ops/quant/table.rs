@@ -5,6 +5,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::table::{id, params};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::real::check_len;
+use crate::ops::word::word;
 use crate::ops::{Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
@@ -49,8 +50,7 @@ impl Operator for ByteTable {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let len = cx.input(0)?.elements();
-        let n = u32::try_from(len)
-            .map_err(|_| OpError::unsupported(format!("a table for {len} elements on the device")))?;
+        let n = word(len)?;
         let args = [Operand::Input(0), Operand::Input(1), Operand::Output(0)];
         lower.dispatch_1d(id::BYTE_TABLE_B8, &[], &args, &params::ByteTable { n }, len)
     }

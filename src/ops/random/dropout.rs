@@ -7,10 +7,11 @@ use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
-use crate::ops::movement::region::{self, Piece, word};
+use crate::ops::movement::region::{self, Piece};
 use crate::ops::pointwise::identity::copy_of;
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::real::FLOATS;
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
 
 /// Where input 2 says that it trains, each element is 0 with probability `ratio` (input 1, or 0.5) and

@@ -7,9 +7,9 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::kernel::table::{params, spec, variants};
-use crate::ops::movement::region::word;
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::real::FLOATS;
+use crate::ops::word::word;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 

@@ -6,9 +6,9 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
-use crate::ops::movement::region::word;
 use crate::ops::norm::Along;
 use crate::ops::pointwise::number::{Number, with_number};
+use crate::ops::word::word;
 use crate::ops::{AttrReader, HalfRule, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::simd::wide;
 

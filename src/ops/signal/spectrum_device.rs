@@ -6,7 +6,7 @@ use super::spectrum::{Samples, Spectrum};
 use crate::graph::Tensor;
 use crate::kernel::codes::dft_pass;
 use crate::kernel::table::{params, spec, variants};
-use crate::ops::vision::index32;
+use crate::ops::word::index32;
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey};
 
 /// Factors are put together up to this: fewer passes over memory against more arithmetic.

@@ -13,7 +13,7 @@ use crate::kernel::codes::token as layout;
 use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel, grid_1d};
 use crate::ops::halves::Half;
-use crate::ops::movement::region::word;
+use crate::ops::word::word;
 use crate::ops::{Cost, Lowering, OpCx, OpError, Operand, Operator};
 use crate::shape::Shape;
 

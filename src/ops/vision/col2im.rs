@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::index32;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, variants};
@@ -10,6 +9,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::pointwise::number::{Number, with_number};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::window::{AxisNumbers, three};
+use crate::ops::word::index32;
 use crate::ops::{
     AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, WindowAttrs, WindowAxis, par,
 };

@@ -1,10 +1,10 @@
 //! DeformConv on devices: columns of moved taps, then matrix products.
 
 use super::deform_conv::DeformConv;
-use super::index32;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::window::AxisNumbers;
+use crate::ops::word::index32;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
 /// Channels that an invocation unfolds at one place.

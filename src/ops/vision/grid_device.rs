@@ -1,10 +1,10 @@
 //! GridSample on devices.
 
 use super::grid_sample::GridSample;
-use super::index32;
 use super::place::Outside;
 use crate::kernel::codes::grid_sample;
 use crate::kernel::table::{params, spec, variants};
+use crate::ops::word::index32;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
 /// Channels that an invocation samples at one place.

@@ -21,7 +21,7 @@ pub use place::{Outside, SampleMode};
 pub use roi_align::{RoiAlign, RoiMode};
 
 use super::real::FLOATS;
-use super::{Family, OpDef, OpError, row};
+use super::{Family, OpDef, row};
 use crate::dtype::DType;
 
 /// The family's rows.
@@ -37,14 +37,6 @@ pub const FAMILY: Family = Family {
         row("RoiAlign", 10, FLOATS, roi_align::read),
     ],
 };
-
-/// A number of elements that kernels can index with signed words.
-pub(crate) fn index32(elements: usize) -> Result<u32, OpError> {
-    match u32::try_from(elements) {
-        Ok(n) if n <= i32::MAX as u32 => Ok(n),
-        _ => Err(OpError::unsupported("more elements than a kernel can index")),
-    }
-}
 
 /// The planes of `y` (of `plane` elements each, `channels` for an image) cut into tiles of at most `block`
 /// elements of every channel: for every image and tile, its first element and the parts of the channels.

@@ -7,7 +7,7 @@ use crate::kernel::codes::{expert_tile, expert_vector, moe_sort, moe_tile, moe_v
 use crate::kernel::grid_1d;
 use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::ggml::Rows;
-use crate::ops::movement::region::word;
+use crate::ops::word::word;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
 /// With fewer pairs for each expert than this, each pair is computed alone.

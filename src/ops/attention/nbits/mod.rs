@@ -26,9 +26,9 @@ use crate::kernel::{KernelId, NativeKernel, VECTOR_BYTES, grid_1d};
 use crate::ops::linalg::coded::{self, Matrices};
 use crate::ops::linalg::gated::{Gate, Gated, few_rows};
 use crate::ops::linalg::joined::{Beside, FewRows};
-use crate::ops::movement::region::word;
 use crate::ops::real::real_kernel;
 use crate::ops::window::bad;
+use crate::ops::word::word;
 use crate::ops::{
     Absorbed, AbsorbedInput, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, absorb,
 };

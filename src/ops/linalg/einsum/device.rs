@@ -4,8 +4,9 @@ use super::contraction::{Contraction, Layout, Matrices, Origin, Step};
 use crate::dtype::DType;
 use crate::kernel::table::{params, spec, variants};
 use crate::ops::linalg::device::{Product, Source};
-use crate::ops::movement::region::{Block, copy_block, word};
+use crate::ops::movement::region::{Block, copy_block};
 use crate::ops::strided::Nest;
+use crate::ops::word::word;
 use crate::ops::{Lowering, OpCx, OpError, Operand};
 
 /// Elements of a result that fill a device when each is left to one invocation.
