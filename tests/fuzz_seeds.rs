@@ -433,13 +433,19 @@ fn gguf_files_never_panic() {
 fn mixtures_in_gguf_files_never_panic() {
     bound_memory();
     let mut r = Numbers::begin();
-    let seed = include_bytes!("../models/tiny_gguf/qwen3moe.gguf");
-    assert!(load_gguf_bytes(seed).is_ok());
-    for round in 0..rounds().min(900) {
-        let part = [900, 12000, 24000][round as usize % 3].min(seed.len());
-        let bytes = [mutate(&seed[..part], &mut r), seed[part..].to_vec()].concat();
-        if let Err(e) = load_gguf_bytes(&bytes) {
-            assert!(!e.to_string().is_empty());
+    let seeds = [
+        &include_bytes!("../models/tiny_gguf/qwen3moe.gguf")[..],
+        // With sinks, biases and windows.
+        include_bytes!("../models/tiny_gguf/gpt_oss.gguf"),
+    ];
+    for seed in seeds {
+        assert!(load_gguf_bytes(seed).is_ok());
+        for round in 0..rounds().min(900) {
+            let part = [900, 12000, 24000][round as usize % 3].min(seed.len());
+            let bytes = [mutate(&seed[..part], &mut r), seed[part..].to_vec()].concat();
+            if let Err(e) = load_gguf_bytes(&bytes) {
+                assert!(!e.to_string().is_empty());
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use onepool::plan::Activations;
 use onepool::registry::Registry;
 use onepool::{DType, Session, Shape, Tensor, TensorInfo};
 
-const MODELS: [&str; 17] = [
+const MODELS: [&str; 18] = [
     "llama",
     "llama_k",
     "llama_low",
@@ -35,6 +35,7 @@ const MODELS: [&str; 17] = [
     "mixtral",
     "olmoe",
     "qwen2moe",
+    "gpt_oss",
 ];
 
 fn path(name: &str) -> PathBuf {
@@ -330,6 +331,48 @@ fn parts_that_are_wrong_are_named() {
     assert!(e.contains("NAME-00001-of-00005.gguf") && e.contains("m.gguf"), "{e}");
     let e = load_gguf_bytes(&whole(1)).unwrap_err();
     assert!(e.is_unsupported() && e.to_string().contains("part 1 of 5 of a model"), "{e}");
+}
+
+/// Of a decoder with sinks and biases, each of them is needed.
+#[test]
+fn sinks_and_biases_that_are_wrong_are_named() {
+    let said = |bytes: &[u8]| load_gguf_bytes(bytes).unwrap_err().to_string();
+    for part in [
+        "attn_sinks.weight",
+        "attn_q.bias",
+        "attn_v.bias",
+        "attn_output.bias",
+        "ffn_gate_inp.bias",
+        "ffn_up_exps.bias",
+    ] {
+        let name = format!("blk.1.{part}");
+        let other = name.replace("blk.1", "blk.7");
+        let e = said(&changed("gpt_oss", name.as_bytes(), other.as_bytes()));
+        assert!(e.contains(&name), "{part}: {e}");
+    }
+    // Sizes come after a name and the number of dimensions.
+    let sized = |name: &str, at: usize, size: u64| {
+        let mut bytes = std::fs::read(path("gpt_oss")).unwrap();
+        let at = bytes.windows(name.len()).position(|part| part == name.as_bytes()).unwrap()
+            + name.len()
+            + 4
+            + 8 * at;
+        bytes[at..at + 8].copy_from_slice(&size.to_le_bytes());
+        said(&bytes)
+    };
+    let e = sized("blk.0.attn_sinks.weight", 0, 3);
+    assert!(e.contains("attn_sinks") && e.contains("4 elements"), "{e}");
+    let e = sized("blk.0.ffn_down_exps.bias", 1, 3);
+    assert!(e.contains("ffn_down_exps.bias") && e.contains("96 elements for each of 4 experts"), "{e}");
+    // A window of another type: the number after a name and its type.
+    let name = "gpt-oss.attention.sliding_window";
+    let mut bytes = std::fs::read(path("gpt_oss")).unwrap();
+    let at = bytes.windows(name.len()).position(|part| part == name.as_bytes()).unwrap() + name.len();
+    bytes[at..at + 8].copy_from_slice(&[5u32.to_le_bytes(), (-8i32).to_le_bytes()].concat());
+    let e = said(&bytes);
+    assert!(e.contains(name) && e.contains("whole number"), "{e}");
+    let e = said(&changed("gpt_oss", b"sliding_window", b"sliding_winner"));
+    assert!(e.contains(name), "{e}");
 }
 
 /// What a mixture's settings say is checked against what its tensors are.

@@ -27,6 +27,9 @@ TEXTS = ["Hello", "The quick brown fox jumps over the lazy dog, isn't it? 12345 
 PROMPT = "The quick brown fox jumps over the lazy dog"
 TYPES = {"normal": 1, "unknown": 2, "control": 3, "defined": 4, "byte": 6}
 
+# Tokens of messages in channels, after all others.
+HARMONY = ["<|start|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>", "<|endoftext|>"]
+
 # Sizes, and the types of: attention's products, the gated product's, the embedding, the head (none where it is the embedding).
 MODELS = {
     "llama": dict(arch="llama", layers=2, hidden=64, heads=4, kv=2, head=16, ffn=96, context=256, theta=1e4, eps=1e-5, spm=True,
@@ -62,6 +65,10 @@ MODELS = {
                     experts=(3, 2, None), types=((Q.Q4_K, Q.Q4_K, Q.Q4_K, Q.Q8_0), (Q.Q4_K, Q.Q6_K, Q.Q5_0), Q.Q4_K, None)),
     "olmoe": dict(arch="olmoe", layers=2, hidden=64, heads=2, kv=2, head=32, ffn=32, context=256, theta=1e4, eps=1e-5, pre="gpt-2", wide_norms=True,
                   experts=(8, 4, None), types=(Q.Q4_1, (Q.Q5_1, Q.Q4_1, Q.IQ4_NL), Q.Q8_0, Q.Q8_0)),
+    # Layers with a window and without one in turn, sinks, biases, rows of MXFP4 that have an odd number of bytes.
+    "gpt_oss": dict(arch="gpt-oss", layers=2, hidden=96, heads=4, kv=2, head=16, ffn=32, context=256, theta=1.5e5, eps=1e-5, pre="gpt-4o",
+                    bias=True, sinks=True, window=8, yarn=(32.0, 16), experts=(4, 2, 32), marks=HARMONY,
+                    types=(Q.Q4_0, Q.MXFP4, Q.Q4_0, Q.Q4_0)),
     "qwen2moe": dict(arch="qwen2moe", layers=2, hidden=64, heads=2, kv=1, head=32, ffn=96, context=256, theta=1e6, eps=1e-6, pre="qwen2", bias=True,
                      experts=(4, 2, 32), shared=32, types=(Q.Q8_0, (Q.F16, Q.Q5_0, Q.Q8_0), Q.Q4_0, Q.Q8_0)),
 }
@@ -78,8 +85,8 @@ SPLIT = ("ab Bab BBb aBB 1111 1 11 a1b ..a .ab /a b/ ./. a.\n\n  b \n.\n/ b's B'
 # Tokenizers.
 
 
-def bpe(crossing):
-    """Tokens, types and merges of tiny_llm's tokenizer; with `crossing` all pairs of some letters are tokens too."""
+def bpe(crossing, marks):
+    """Tokens, types and merges of tiny_llm's tokenizer, and `marks`; with `crossing` all pairs of some letters are tokens too."""
     tokenizer = make_tokenizer()
     tokens = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].get)
     merges = list(tokenizer["model"]["merges"])
@@ -91,7 +98,8 @@ def bpe(crossing):
                 merges.append(f"{letter[:end - 1]} {letter[end - 1]}")
         merges += [f"{a} {b}" for a in letters for b in letters]
         tokens += [t for t in dict.fromkeys(m.replace(" ", "") for m in merges) if t not in tokens]
-    types = [TYPES["control"] if token in MARKS else TYPES["normal"] for token in tokens]
+    tokens += marks
+    types = [TYPES["control"] if token in MARKS + marks else TYPES["normal"] for token in tokens]
     return tokens, types, merges
 
 
@@ -173,6 +181,9 @@ class Weights:
     def vector(self, name, n, std, mean):
         self.vector_of(name, self.random.standard_normal(n) * std + mean)
 
+    def array(self, name, sizes, std):
+        self.vector_of(name, self.random.standard_normal(sizes) * std)
+
     def vector_of(self, name, values):
         self.plain[name] = np.asarray(values, np.float32)
         self.stored[name] = (self.plain[name], Q.F32)
@@ -210,10 +221,23 @@ def make_weights(c, vocabulary, seed):
             w.vector(p + "attn_q_norm.weight", q, 0.1, 1.3)
             w.vector(p + "attn_k_norm.weight", kv, 0.1, 1.3)
         w.matrix(p + "attn_output.weight", hidden, q, to, 1.5)
+        if c.get("sinks"):
+            w.vector(p + "attn_output.bias", hidden, 0.3, 0.0)
+            w.vector(p + "attn_sinks.weight", c["heads"], 1.0, 1.5)
         if c.get("after"):
             w.vector(p + "post_attention_norm.weight", hidden, 0.1, 0.8)
             w.vector(p + "post_ffw_norm.weight", hidden, 0.1, 0.8)
-        w.vector(p + "ffn_norm.weight", hidden, 0.1, 1.0)
+        w.vector(p + ("post_attention_norm.weight" if c.get("sinks") else "ffn_norm.weight"), hidden, 0.1, 1.0)
+        if c.get("sinks"):
+            # Gates and what they gate are often beyond their bounds.
+            count, _, inner = c["experts"]
+            w.matrix(p + "ffn_gate_inp.weight", count, hidden, Q.F32, 2.0)
+            w.vector(p + "ffn_gate_inp.bias", count, 0.5, 0.0)
+            for name, n, k, kind, gain, bias in (("gate", inner, hidden, tg, 4.0, 3.0), ("up", inner, hidden, tu, 4.0, 3.0),
+                                                 ("down", hidden, inner, td, 0.3, 1.0)):
+                w.experts(f"{p}ffn_{name}_exps.weight", count, n, k, kind, gain)
+                w.array(f"{p}ffn_{name}_exps.bias", (count, n), bias)
+            continue
         if "experts" in c:
             count, _, inner = c["experts"]
             inner = inner or ffn
@@ -377,7 +401,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             c = MODELS[name]
-            tokenizer = pieces() if c.get("spm") else bpe(c.get("crossing"))
+            tokenizer = pieces() if c.get("spm") else bpe(c.get("crossing"), c.get("marks", []))
             for seed in range(c.get("seed", 1), 30):
                 weights = make_weights(c, len(tokenizer[0]), seed)
                 path, plain = os.path.join(HERE, f"{name}.gguf"), os.path.join(folder, f"{name}.gguf")

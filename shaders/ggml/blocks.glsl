@@ -1,4 +1,5 @@
-// Rows of ggml's blocks, read as they lie in a file. Rows have a multiple of 32 elements and an even number of bytes.
+// Rows of ggml's blocks, read as they lie in a file. Rows have a multiple of 32 elements, and an even number of bytes unless
+// they are of MXFP4.
 #ifndef ONEPOOL_BLOCKS_GLSL
 #define ONEPOOL_BLOCKS_GLSL
 
@@ -19,6 +20,7 @@
 #define BLOCK_TYPE_IQ4_NL 20u  // 32 codes of 4 bits, which a table makes numbers, a scale
 #define BLOCK_TYPE_IQ4_XS 23u  // 256 codes of 4 bits, which a table makes numbers, 8 scales of 6 bits
 #define BLOCK_TYPE_BF16 30u  // single numbers, `bfloat16`
+#define BLOCK_TYPE_MXFP4 39u  // 32 numbers of 4 bits, `float4_e2m1`, a scale of 8 bits, a power of two
 
 SPEC(1, uint, TYPE, 0u);
 
@@ -51,12 +53,13 @@ float half_at(uint at)
     return unpackHalf2x16(blocks_word(at / 4u) >> (at % 4u * 8u)).x;
 }
 
-// Four bytes from `at` on, which is even.
+// Four bytes from `at` on, which is even unless blocks have an odd number of bytes.
 uint word_at(uint at)
 {
     uint word = blocks_word(at / 4u);
     if (at % 4u != 0u) {
-        word = (word >> 16u) | (blocks_word(at / 4u + 1u) << 16u);
+        uint bits = TYPE == BLOCK_TYPE_MXFP4 ? at % 4u * 8u : 16u;
+        word = (word >> bits) | (blocks_word(at / 4u + 1u) << (32u - bits));
     }
     return word;
 }
@@ -69,8 +72,13 @@ uvec4 bytes_of(uint word)
 // The number of code `code` of types that have a table, of which a word holds four.
 float tabled(uint code)
 {
-    uint low = code < 4u ? 0xbfad9881u : 0xf6eaddcfu;
-    uint high = code < 12u ? 0x26190d01u : 0x71594535u;
+    uvec4 words = uvec4(0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u);
+    if (TYPE == BLOCK_TYPE_MXFP4) {
+        // Twice the numbers, so that they are whole.
+        words = uvec4(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
+    }
+    uint low = code < 4u ? words.x : words.y;
+    uint high = code < 12u ? words.z : words.w;
     uint word = code < 8u ? low : high;
     return float(int(word << (24u - code % 4u * 8u)) >> 24);
 }
@@ -105,6 +113,8 @@ uint block_at(uint row, uint k)
         bytes = 22u;
     } else if (TYPE == BLOCK_TYPE_Q5_1) {
         bytes = 24u;
+    } else if (TYPE == BLOCK_TYPE_MXFP4) {
+        bytes = 17u;
     }
     return row + k / 32u * bytes;
 }
@@ -151,6 +161,11 @@ vec2 block_scale(uint row, uint k)
         int scale = int(byte_at(at + 192u + k % 256u / 16u) << 24u) >> 24;
         return vec2(half_at(at + 208u) * float(scale), 0.0);
     }
+    if (TYPE == BLOCK_TYPE_MXFP4) {
+        // Half the power of two; the least two are below the normal numbers.
+        uint power = byte_at(at);
+        return vec2(uintBitsToFloat(power < 2u ? 0x00200000u << power : (power - 1u) << 23u), 0.0);
+    }
     return vec2(half_at(at), 0.0);
 }
 
@@ -190,8 +205,8 @@ vec4 block_codes(uint row, uint k)
         return vec4(four | fifth << 4u) - (TYPE == BLOCK_TYPE_Q5_0 ? 16.0 : 0.0);
     }
     uint part = k % 256u / 32u;
-    if (TYPE == BLOCK_TYPE_IQ4_NL || TYPE == BLOCK_TYPE_IQ4_XS) {
-        uint first = TYPE == BLOCK_TYPE_IQ4_NL ? 2u : 8u + part * 16u;
+    if (TYPE == BLOCK_TYPE_IQ4_NL || TYPE == BLOCK_TYPE_IQ4_XS || TYPE == BLOCK_TYPE_MXFP4) {
+        uint first = TYPE == BLOCK_TYPE_IQ4_XS ? 8u + part * 16u : TYPE == BLOCK_TYPE_IQ4_NL ? 2u : 1u;
         uvec4 four = bytes_of(word_at(at + first + i % 16u) >> nibbles & 0x0f0f0f0fu);
         return vec4(tabled(four.x), tabled(four.y), tabled(four.z), tabled(four.w));
     }

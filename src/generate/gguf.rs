@@ -23,7 +23,7 @@ const MAX_LETTERS: usize = 128;
 const SPACE: &str = "\u{2581}";
 
 /// Marks that end an answer, whatever the metadata says.
-const ENDS: [&str; 8] = [
+const ENDS: [&str; 12] = [
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
@@ -32,7 +32,21 @@ const ENDS: [&str; 8] = [
     "<|end_of_text|>",
     "<EOT>",
     "</s>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
 ];
+
+/// The end of one message of an answer that has several, each in a channel, and what these messages are made of.
+const MESSAGE_END: &str = "<|end|>";
+const CHANNELS: [&str; 4] = ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"];
+
+/// Whether answers of a model with these tokens are messages in channels: marks of other names end the last one.
+fn has_channels(tokens: &[String]) -> bool {
+    let has = |mark: &str| tokens.iter().any(|text| text == mark);
+    has("<|return|>") && has("<|call|>") || has("<|flush|>") && (has("<|call|>") || has("<|calls|>"))
+}
 
 /// The settings of the decoder in the file `name`.
 pub(super) fn config(name: PathBuf, file: &GgufFile) -> Result<Config, GenerateError> {
@@ -46,6 +60,9 @@ pub(super) fn config(name: PathBuf, file: &GgufFile) -> Result<Config, GenerateE
         if *kind == CONTROL && ENDS.contains(&text.as_str()) {
             ends.extend(u32::try_from(token).ok());
         }
+    }
+    if has_channels(tokens) {
+        ends.retain(|end| tokens.get(*end as usize).is_none_or(|text| text != MESSAGE_END));
     }
     Ok(Config {
         graph: name,
@@ -108,11 +125,14 @@ pub(super) fn tokenizer(file: &GgufFile) -> Result<String, GenerateError> {
     };
     let vocabulary: Map<String, Value> =
         tokens.iter().enumerate().map(|(id, text)| (text.clone(), id.into())).collect();
+    let channels = has_channels(tokens);
+    // Marks that tell channels apart are part of the text.
+    let shown = |text: &str| channels && (text == MESSAGE_END || CHANNELS.contains(&text));
     let added: Vec<Value> = (tokens.iter().zip(kinds).enumerate())
         .filter(|(_, (text, kind))| matches!(**kind, UNKNOWN | CONTROL | DEFINED) && !text.is_empty())
         .map(|(id, (text, kind))| {
             json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": *kind != DEFINED})
+                "normalized": false, "special": *kind != DEFINED && !shown(text)})
         })
         .collect();
     parts["version"] = "1.0".into();
@@ -270,4 +290,30 @@ fn pieces(file: &GgufFile, tokens: &[String], kinds: &[i64]) -> Result<(Value, b
 /// Whether `path` is a GGUF file, and what it says.
 pub(super) fn open(path: &Path) -> Result<Option<GgufFile>, GenerateError> {
     if path.is_file() && GgufFile::is_one(path) { Ok(Some(GgufFile::open(path)?)) } else { Ok(None) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::generate::{ModelFolder, Prompt};
+
+    /// Marks end the last message of an answer, not each of them, and those that tell messages apart are text.
+    #[test]
+    fn answers_in_channels_end_where_the_last_message_does() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny_gguf/gpt_oss.gguf");
+        let folder = ModelFolder::open(path).unwrap();
+        let marks = ["<|return|>", "<|call|>", "<|endoftext|>", "<|end|>", "<|channel|>", "<|start|>"];
+        let ids = marks.map(|mark| *folder.tokens(Prompt::Text(mark)).unwrap().last().unwrap());
+        assert_eq!(ids.map(|id| folder.config.ends.contains(&id)), [true, true, true, false, false, false]);
+        assert_eq!(folder.tokenizer.decode(&ids).unwrap(), "<|end|><|channel|><|start|>");
+        // Where nothing ends a last message, each end does.
+        let mut bytes = std::fs::read(path).unwrap();
+        let at = bytes.windows(10).position(|part| part == b"<|return|>").unwrap();
+        bytes[at..at + 10].copy_from_slice(b"<|retain|>");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("m.gguf");
+        std::fs::write(&file, bytes).unwrap();
+        let folder = ModelFolder::open(&file).unwrap();
+        assert_eq!(ids.map(|id| folder.config.ends.contains(&id)), [false, true, true, true, false, false]);
+        assert_eq!(folder.tokenizer.decode(&ids).unwrap(), "");
+    }
 }

@@ -65,7 +65,11 @@ def case(name, op, inputs, outputs, attributes=None, want=None, tolerance=1e-5, 
     says which inputs and outputs onnxruntime wants in one memory."""
     given = {n: x for n, x in inputs if n}
     model = made(op, inputs, outputs, attributes, domain, opset, weights)
-    feed = {n: x for n, x in given.items() if n not in weights}
+    expect(name, model, {n: x for n, x in given.items() if n not in weights}, outputs, want, tolerance, shared)
+
+
+def expect(name, model, feed, outputs, want=None, tolerance=1e-5, shared=()):
+    """As `case`, of a model."""
     source = "numpy"
     if want is None:
         options = onnxruntime.SessionOptions()
@@ -443,6 +447,46 @@ def causal_with_valid_keys():
          dict(is_causal=1), domain="", opset=24)
 
 
+def experts_after_attention():
+    """A layer as exports of gpt-oss have it: sinks and a window, then experts of codes whose first product has SwiGLU's two
+    operands in turn."""
+    heads, kv, head, experts, inner = 4, 2, 16, 4, 32
+    hidden = heads * head
+    rows = np.arange(16)[:, None] * 100.0 ** (-np.arange(head // 2) / (head // 2))
+    codes = np.random.default_rng(5)
+    weights = {
+        "cos": np.cos(rows).astype(np.float32), "sin": np.sin(rows).astype(np.float32), "sinks": numbers(heads, seed=1, scale=2),
+        "router": numbers(hidden, experts, seed=2), "rows": np.array([-1, experts]),
+        "up": codes.integers(0, 256, (experts, 2 * inner, hidden // 2), dtype=np.uint8),
+        "up_scales": numbers(experts, 2 * inner, hidden // 32, seed=3), "up_bias": numbers(experts, 2 * inner, seed=4, scale=5),
+        "down": codes.integers(0, 256, (experts, hidden, inner // 2), dtype=np.uint8),
+        "down_scales": numbers(experts, hidden, 1, seed=6, scale=0.01), "down_bias": numbers(experts, hidden, seed=7),
+    }
+    nodes = [
+        helper.make_node("GroupQueryAttention", ["q", "k", "v", "pk", "pv", "last", "total", "cos", "sin", "", "", "sinks"],
+                         ["x", "nk", "nv"], domain="com.microsoft", num_heads=heads, kv_num_heads=kv, do_rotary=1, local_window_size=4),
+        helper.make_node("MatMul", ["x", "router"], ["all"]), helper.make_node("Reshape", ["all", "rows"], ["chosen"]),
+        helper.make_node("QMoE", ["x", "chosen", "up", "up_scales", "up_bias", "down", "down_scales", "down_bias"], ["y"],
+                         domain="com.microsoft", k=2, activation_type="swiglu", activation_alpha=1.702, activation_beta=1.0,
+                         swiglu_limit=7.0, swiglu_fusion=1, normalize_routing_weights=1, expert_weight_bits=4, block_size=32),
+    ]
+    for name, tokens, past in [("prompt", 9, 0), ("token", 1, 6)]:
+        total = tokens + past
+        weights["total"] = np.array([total], np.int32)
+        feed = {
+            "q": numbers(1, tokens, hidden, seed=10), "k": numbers(1, tokens, kv * head, seed=11),
+            "v": numbers(1, tokens, kv * head, seed=12), "pk": numbers(1, kv, past, head, seed=13),
+            "pv": numbers(1, kv, past, head, seed=14), "last": np.array([total - 1], np.int32),
+        }
+        ins = [helper.make_tensor_value_info(n, TYPES[x.dtype.name], x.shape) for n, x in feed.items()]
+        outputs = {"y": "float32", "nk": "float32", "nv": "float32"}
+        outs = [helper.make_tensor_value_info(n, TYPES[t], None) for n, t in outputs.items()]
+        graph = helper.make_graph(nodes, "g", ins, outs, [tensor(n, x) for n, x in weights.items()])
+        model = helper.make_model(graph, ir_version=10, opset_imports=[
+            helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)])
+        expect(f"experts_after_attention_with_sinks_{name}", model, feed, outputs, tolerance=1e-4)
+
+
 def refusals():
     x = numbers(2, 3, 8, seed=1)
     one = {"y": "float32"}
@@ -496,6 +540,7 @@ if __name__ == "__main__":
     products()
     distances()
     causal_with_valid_keys()
+    experts_after_attention()
     refusals()
     with open(os.path.join(HERE, "cases.json"), "w", encoding="utf-8") as f:
         json.dump(dict(onnxruntime=onnxruntime.__version__, cases=CASES, refusals=REFUSALS), f, separators=(",", ":"))

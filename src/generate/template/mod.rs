@@ -274,6 +274,40 @@ mod tests {
         assert!(year.len() == 4 && year.starts_with("2"), "{year}");
     }
 
+    /// Macros that call themselves, namespaces, slices and names that are not defined, as templates of messages in channels
+    /// have them: what `jinja2` makes of these.
+    #[test]
+    fn templates_of_channels_are_filled() {
+        let template = include_str!("channels.jinja");
+        let tools = r#"[{"type": "function", "function": {"name": "f", "parameters": {"default": {"a": 1}, "required": ["a"],
+            "properties": {"a": {"type": "list", "items": {"type": "list", "items": {"type": "number"}}},
+            "b": {"type": ["text", "null"]}, "c": {"enum": ["x", "y"]}, "d": {"type": "list", "items":
+            {"properties": {"n": {}, "items": {"type": "text"}}}}}}}}, {"type": "function", "function": {"name": "g"}}]"#;
+        let message = |text: &str| {
+            let (role, content) = text.split_once(' ').unwrap();
+            Message::new(role, content)
+        };
+        let messages =
+            ["system be brief", "user hi", "assistant a \"b\"", "user more", "assistant c", "user end"];
+        let messages = messages.map(message);
+        let args = [("tools", tools), ("own_tools", r#"["code", "web"]"#), ("effort", "\"high\"")];
+        let step = "\n            ";
+        let wanted = format!(
+            "<|start|>system<|message|>Year: 2\nEffort: high\nweb {{cursor}}: True<|end|><|start|>developer<|message|>be brief\n\
+             f: {{a: {step}number[][], b?: {step}text | null, c?: {step}\"x\" | \"y\", d?: {step}any[]}} = {{\"a\": 1}}\n\
+             g: any<|end|><|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>analysis<|message|>\"a \\\"b\\\"\"\
+             <|end|><|start|>user<|message|>more<|end|><|start|>assistant<|channel|>final<|message|>\"c\"<|end|>\
+             <|start|>user<|message|>end<|end|><|start|>assistant"
+        );
+        assert_eq!(with(template, &messages, &args).unwrap(), wanted);
+        let wanted = "<|start|>system<|message|>Year: 2\nEffort: low\n<|end|><|start|>user<|message|>hi<|end|><|start|>assistant";
+        assert_eq!(prompt(template, &messages[1..2]).unwrap(), wanted);
+        let said =
+            |text: &str| prompt(template, &[message("user hi"), message(text)]).unwrap_err().to_string();
+        assert!(said("assistant <|channel|>").contains("marks of '<|channel|>' in a message"));
+        assert!(said("tool 1").contains("no answer before tool"));
+    }
+
     #[test]
     fn marks_of_what_the_model_says_are_no_tags() {
         let template =

@@ -10,9 +10,7 @@ use super::weights::{Part, Weights};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
 use crate::loader::error::{LoadError, LoadErrorKind};
-use crate::ops::attention::{
-    ExpertActivation, ExpertBlocks, Gated, GroupQueryAttention, MixtureOfExperts, SkipNorm,
-};
+use crate::ops::attention::{ExpertBlocks, Gated, GroupQueryAttention, MixtureOfExperts, SkipNorm};
 use crate::ops::ggml::{GatherBlocks, MatMulBlocks};
 use crate::ops::index::Gather;
 use crate::ops::norm::LayerNormalization;
@@ -52,6 +50,9 @@ struct Common {
     /// What multiplies the query of each token.
     temperature: Option<TensorId>,
 }
+
+/// The inputs of GroupQueryAttention without sinks: positions and a bias come before them.
+const SINKS: usize = 9;
 
 /// What has been computed, as two summands where the second is not added yet.
 type Stream = (TensorId, Option<TensorId>);
@@ -117,6 +118,7 @@ impl Decoder<'_> {
         let mut stream: Stream = (x, None);
         let mut present = Vec::new();
         for layer in 0..self.settings.sizes.layers {
+            self.check_biases(layer)?;
             stream = self.attention(layer, stream, &common, &mut present)?;
             stream = match self.settings.experts {
                 Some(experts) => self.mixture(layer, stream, experts)?,
@@ -279,6 +281,7 @@ impl Decoder<'_> {
         let Settings { architecture, sizes, hidden, heads, .. } = self.settings;
         let name = |part: &str| format!("blk.{layer}.{part}");
         let (y, x) = self.norm(&name("attn_norm"), stream)?;
+        let sinks = self.sinks(layer)?;
         let (wide, narrow) = (heads.saturating_mul(sizes.head), sizes.kv_heads.saturating_mul(sizes.head));
         let parts = [(name("attn_q"), wide), (name("attn_k"), narrow), (name("attn_v"), narrow)];
         let fused = name("attn_qkv");
@@ -333,14 +336,35 @@ impl Decoder<'_> {
             Some(common.total),
             Some(cos).filter(|_| rotates),
             Some(sin).filter(|_| rotates),
+            None,
+            None,
+            sinks,
         ];
+        let inputs = if sinks.is_some() { &inputs[..] } else { &inputs[..SINKS] };
         let op: Arc<dyn Operator> = Arc::new(op);
-        self.g.node_into(name("attn"), op, &inputs, &[Some(y), Some(key), Some(value)]);
+        self.g.node_into(name("attn"), op, inputs, &[Some(y), Some(key), Some(value)]);
         present.push((format!("present.{layer}.key"), key));
         present.push((format!("present.{layer}.value"), value));
         let y = self.product(&name("attn_output"), y, &[(name("attn_output"), hidden)], wide)?;
         let y = self.norm_after(&name("post_attention_norm"), y)?;
         Ok((x, Some(y)))
+    }
+
+    /// The sink of each head of queries, where the architecture has them.
+    fn sinks(&mut self, layer: usize) -> Result<Option<TensorId>, LoadError> {
+        let Settings { architecture, heads, .. } = self.settings;
+        let name = format!("blk.{layer}.attn_sinks.weight");
+        let found = architecture.has_sinks().then(|| self.weights.floats(&mut self.g, &[(name, heads)]));
+        found.transpose()
+    }
+
+    /// Checks that layer `layer` has the biases that its architecture has; others have those that are there.
+    fn check_biases(&self, layer: usize) -> Result<(), LoadError> {
+        let parts = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp"];
+        for part in parts.iter().filter(|_| self.settings.architecture.has_biases()) {
+            self.weights.dims(&format!("blk.{layer}.{part}.bias"))?;
+        }
+        Ok(())
     }
 
     /// The gated product after attention.
@@ -385,10 +409,10 @@ impl Decoder<'_> {
 
     /// The mixture of experts after attention.
     fn mixture(&mut self, layer: usize, stream: Stream, experts: Experts) -> Result<Stream, LoadError> {
-        let hidden = self.settings.hidden;
+        let Settings { architecture, hidden, .. } = self.settings;
         let Experts { count, top, normalize, scale, inner } = experts;
         let name = |part: &str| format!("blk.{layer}.{part}");
-        let (y, x) = self.norm(&name("ffn_norm"), stream)?;
+        let (y, x) = self.norm(&name(architecture.second_norm()), stream)?;
         let router = self.product(&name("ffn_gate_inp"), y, &[(name("ffn_gate_inp"), count)], hidden)?;
         let gate = name("ffn_gate_exps.weight");
         let found = self.weights.dims(&gate)?.get(1).copied();
@@ -399,15 +423,24 @@ impl Decoder<'_> {
         let (up, third) = self.weights.experts(&mut self.g, &name("ffn_up_exps.weight"), wide)?;
         let op: Arc<dyn Operator> = Arc::new(MixtureOfExperts {
             top,
-            activation: ExpertActivation::Silu,
+            activation: architecture.expert_activation(),
             gated: Gated::Third,
             normalize,
             sparse: false,
             codes: None,
             blocks: Some(ExpertBlocks { types: [first, second, third], inner, rounds: true }),
         });
-        let inputs = [Some(y), Some(router), Some(gate), None, Some(down), None, Some(up)];
-        let mut answer = self.node(name("ffn_exps"), op, &inputs);
+        let biased = architecture.has_biases();
+        let mut bias = |part: &str, n: usize| {
+            let found = biased.then(|| self.weights.expert_biases(&mut self.g, &name(part), [n, count]));
+            found.transpose()
+        };
+        let first = bias("ffn_gate_exps.bias", inner)?;
+        let second = bias("ffn_down_exps.bias", hidden)?;
+        let third = bias("ffn_up_exps.bias", inner)?;
+        let inputs = [Some(y), Some(router), Some(gate), first, Some(down), second, Some(up), third];
+        let inputs = if biased { &inputs[..] } else { &inputs[..7] };
+        let mut answer = self.node(name("ffn_exps"), op, inputs);
         if let Some(scale) = scale {
             let scale = self.g.constant(name("ffn_exps_scale"), Tensor::scalar(scale));
             answer = self.shared_op(name("ffn_exps_scaled"), mul(), &[answer, scale]);

@@ -393,7 +393,6 @@ pub(super) fn kind_name(kind: u32) -> String {
         (29, "IQ1_M"),
         (34, "TQ1_0"),
         (35, "TQ2_0"),
-        (39, "MXFP4"),
         (40, "NVFP4"),
     ];
     match known.iter().find(|(number, _)| *number == kind) {

@@ -2,6 +2,7 @@
 
 use super::file::{GgufFile, entry_error};
 use crate::loader::error::{LoadError, LoadErrorKind, nearest};
+use crate::ops::attention::ExpertActivation;
 
 /// Families of decoders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +20,11 @@ pub(super) enum Architecture {
     Qwen2Moe,
     Qwen3Moe,
     Olmoe,
+    GptOss,
 }
 
 impl Architecture {
-    const ALL: [(&str, Architecture); 12] = [
+    const ALL: [(&str, Architecture); 13] = [
         ("llama", Architecture::Llama),
         ("qwen2", Architecture::Qwen2),
         ("qwen3", Architecture::Qwen3),
@@ -35,6 +37,7 @@ impl Architecture {
         ("qwen2moe", Architecture::Qwen2Moe),
         ("qwen3moe", Architecture::Qwen3Moe),
         ("olmoe", Architecture::Olmoe),
+        ("gpt-oss", Architecture::GptOss),
     ];
 
     /// Whether rotation is of neighbouring elements; else of elements half a head apart.
@@ -56,7 +59,7 @@ impl Architecture {
     fn normalizes_experts(self) -> Option<bool> {
         match self {
             // Of Mixtral.
-            Architecture::Llama | Architecture::Qwen3Moe => Some(true),
+            Architecture::Llama | Architecture::Qwen3Moe | Architecture::GptOss => Some(true),
             Architecture::Qwen2Moe | Architecture::Olmoe => Some(false),
             _ => None,
         }
@@ -65,6 +68,38 @@ impl Architecture {
     /// Whether queries and keys are normalized as whole rows; else each head.
     pub(super) fn normalizes_rows(self) -> bool {
         self == Architecture::Olmoe
+    }
+
+    /// Layers of which all but the last one have a window, of architectures that have windows.
+    fn window_period(self) -> Option<usize> {
+        match self {
+            Architecture::Gemma2 | Architecture::GptOss => Some(2),
+            Architecture::Gemma3 => Some(6),
+            _ => None,
+        }
+    }
+
+    /// The name of the normalization before the gated product or the experts.
+    pub(super) fn second_norm(self) -> &'static str {
+        if self == Architecture::GptOss { "post_attention_norm" } else { "ffn_norm" }
+    }
+
+    /// Whether each head of queries has a sink.
+    pub(super) fn has_sinks(self) -> bool {
+        self == Architecture::GptOss
+    }
+
+    /// Whether all products of attention and of experts have biases.
+    pub(super) fn has_biases(self) -> bool {
+        self == Architecture::GptOss
+    }
+
+    /// Between the products of an expert.
+    pub(super) fn expert_activation(self) -> ExpertActivation {
+        match self {
+            Architecture::GptOss => ExpertActivation::SwiGlu { alpha: 1.702, beta: 1.0, limit: 7.0 },
+            _ => ExpertActivation::Silu,
+        }
     }
 
     /// Whether queries and keys of layer `layer` are rotated.
@@ -162,7 +197,7 @@ impl Experts {
         }
         // A softmax before or after the choice; the latter is the former with factors that sum to one.
         let chosen = match plain("expert_gating_func")? {
-            0 | 1 => false,
+            0 | 1 => architecture == Architecture::GptOss,
             3 => true,
             other => {
                 let what = format!("the gating function {other} of experts; softmax is read");
@@ -357,14 +392,7 @@ impl Settings {
         let epsilon = e.need("attention.layer_norm_rms_epsilon", epsilon)? as f32;
         let rope = RopeSettings { base: e.positive("rope.freq_base")?.unwrap_or(1e4), scaling: scaling(&e)? };
         let gemma = architecture.is_gemma();
-        let (window, windowed) = match e.file.unsigned(&e.key("attention.sliding_window"))? {
-            Some(n @ 1..) if architecture.normalizes_results() => {
-                let period = if architecture == Architecture::Gemma2 { 2 } else { 6 };
-                (Some(usize::try_from(n).unwrap_or(usize::MAX)), windowed(&e, layers, period)?)
-            }
-            // Others have it in their files and are computed without it, as llama.cpp does.
-            _ => (None, Vec::new()),
-        };
+        let (window, windowed) = window(&e, architecture, layers)?;
         // The largest models divide by another size.
         let per_head = match (architecture, layers) {
             (Architecture::Gemma2, 46) | (Architecture::Gemma3, 62) => {
@@ -389,7 +417,7 @@ impl Settings {
         if let Scaling::Long { context: trained, .. } = rope.scaling {
             context = context.min(trained);
         }
-        let tables = if window.is_some() { 4 } else { 2 };
+        let tables = if window.is_some() && architecture == Architecture::Gemma3 { 4 } else { 2 };
         let row = rotated.saturating_mul(tables).saturating_mul(2);
         context = context.min(TABLE_BYTES.checked_div(row).unwrap_or(0)).max(2);
         Ok(Settings {
@@ -419,6 +447,22 @@ impl Settings {
     /// Whether layer `layer` sees all keys.
     pub(super) fn sees_all(&self, layer: usize) -> bool {
         self.window.is_none() || !self.windowed.get(layer).is_some_and(|windowed| *windowed)
+    }
+}
+
+/// Keys that a query sees in layers with a window, and which of the layers have one.
+fn window(
+    e: &Entries<'_>,
+    architecture: Architecture,
+    layers: usize,
+) -> Result<(Option<usize>, Vec<bool>), LoadError> {
+    const NAME: &str = "attention.sliding_window";
+    // Others have it in their files and are computed without it, as llama.cpp does.
+    let Some(period) = architecture.window_period() else { return Ok((None, Vec::new())) };
+    match e.file.unsigned(&e.key(NAME))? {
+        Some(n @ 1..) => Ok((Some(usize::try_from(n).unwrap_or(usize::MAX)), windowed(e, layers, period)?)),
+        None if architecture == Architecture::GptOss => e.need(NAME, None),
+        _ => Ok((None, Vec::new())),
     }
 }
 

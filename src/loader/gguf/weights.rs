@@ -196,17 +196,40 @@ impl<'f> Weights<'f> {
         Ok(self.want(g, label, info, ranges, true))
     }
 
+    /// A constant of `float32` of `n` elements for each of `count` experts.
+    pub(super) fn expert_biases(
+        &mut self,
+        g: &mut GraphBuilder,
+        name: &str,
+        [n, count]: [usize; 2],
+    ) -> Result<TensorId, LoadError> {
+        let range =
+            self.numbers(name, &[n, count], || format!("{n} elements for each of {count} experts"))?;
+        let info = TensorInfo::new(DType::F32, Shape::new([count, n]).map_err(LoadErrorKind::Shape)?);
+        Ok(self.want(g, name.to_owned(), info, vec![range], true))
+    }
+
     fn vector(&mut self, name: &str, len: usize) -> Result<Range<'f>, LoadError> {
+        self.numbers(name, &[len], || format!("{len} elements"))
+    }
+
+    /// A tensor of single numbers with these sizes.
+    fn numbers(
+        &mut self,
+        name: &str,
+        dims: &[usize],
+        expected: impl Fn() -> String,
+    ) -> Result<Range<'f>, LoadError> {
         let (name, tensor, blocks) = self.find(name)?;
-        if tensor.dims != [len] {
+        if tensor.dims != dims {
             let found = format!("{:?}", tensor.dims);
-            return Err(at_tensor(name, LoadErrorKind::unexpected(format!("{len} elements"), found)));
+            return Err(at_tensor(name, LoadErrorKind::unexpected(expected(), found)));
         }
         if blocks.elements() != 1 {
             let what = format!("a vector of {}; F32, F16 and BF16 are read", blocks.name());
             return Err(at_tensor(name, LoadErrorKind::unsupported(what)));
         }
-        let bytes = len.saturating_mul(blocks.bytes());
+        let bytes = dims.iter().fold(blocks.bytes(), |all, size| all.saturating_mul(*size));
         Ok(Range { name, blocks, part: tensor.part, at: tensor.at, bytes })
     }
 

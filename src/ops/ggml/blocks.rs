@@ -13,9 +13,9 @@ use crate::{DType, Shape};
 
 impl BlockType {
     /// Every type.
-    pub const ALL: [BlockType; 15] = {
+    pub const ALL: [BlockType; 16] = {
         use BlockType::*;
-        [F32, F16, Bf16, Q40, Q41, Q50, Q51, Q80, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs]
+        [F32, F16, Bf16, Q40, Q41, Q50, Q51, Q80, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs, Mxfp4]
     };
 
     /// ggml's name, elements and bytes of a block, and bits of a code.
@@ -37,6 +37,7 @@ impl BlockType {
             Q6K => ("Q6_K", 256, 210, 6),
             Iq4Nl => ("IQ4_NL", 32, 18, 8),
             Iq4Xs => ("IQ4_XS", 256, 136, 8),
+            Mxfp4 => ("MXFP4", 32, 17, 5),
         }
     }
 
@@ -85,7 +86,7 @@ impl BlockType {
 
     /// Whether 16 bytes have the codes of both halves of a block of 32.
     pub(super) const fn has_halves(self) -> bool {
-        matches!(self, BlockType::Q40 | BlockType::Q41 | BlockType::Q50 | BlockType::Q51)
+        matches!(self, BlockType::Q40 | BlockType::Q41 | BlockType::Q50 | BlockType::Q51 | BlockType::Mxfp4)
     }
 
     /// Whether numbers have summands.

@@ -21,7 +21,7 @@ pub(super) struct Part {
 /// Evaluates a call with `$layout` as the layout of `$blocks`, where that has codes.
 macro_rules! with_layout {
     ($blocks:expr, $layout:ident => $call:expr) => {
-        with_layout!($blocks, $layout => $call; Q40 Q41 Q50 Q51 Q80 Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs)
+        with_layout!($blocks, $layout => $call; Q40 Q41 Q50 Q51 Q80 Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs Mxfp4)
     };
     ($blocks:expr, $layout:ident => $call:expr; $($of:ident)*) => {
         match $blocks {
@@ -434,6 +434,31 @@ impl Layout<136> for Iq4Xs {
             let low = part[4 + i / 2] >> (i % 2 * 4) & 15;
             let high = (high >> (2 * i) & 3) as u8;
             scales[i] = scale * (f32::from(low | high << 4) - 32.0);
+        }
+        padded(scales)
+    }
+}
+
+/// Twice the numbers that the codes of [`Mxfp4`] stand for, plus 16.
+const E2M1: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
+
+pub(super) struct Mxfp4;
+
+impl Layout<136> for Mxfp4 {
+    const TYPE: BlockType = BlockType::Mxfp4;
+
+    #[inline(always)]
+    fn codes<D: RowDot>(dot: D, part: &[u8; 136], v: usize) -> D::Bytes {
+        dot.look_up(dot.split_halves(&part[1..], 17, v), E2M1)
+    }
+
+    #[inline(always)]
+    fn scales<D: RowDot>(_: D, part: &[u8; 136]) -> [f32; 2 * Part::RUNS] {
+        let mut scales = [0.0; BLOCKS];
+        for (i, to) in scales.iter_mut().enumerate() {
+            // Half the power of two; the least two are below the normal numbers.
+            let power = u32::from(part[17 * i]);
+            *to = f32::from_bits(if power < 2 { 0x0020_0000 << power } else { (power - 1) << 23 });
         }
         padded(scales)
     }

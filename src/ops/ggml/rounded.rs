@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::blocks::{BlockType, Rows};
 use super::layout::{
-    BLOCK, BLOCKS, Iq4Nl, Iq4Xs, Layout, Part, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, with_layout,
+    BLOCK, BLOCKS, Iq4Nl, Iq4Xs, Layout, Mxfp4, Part, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80,
+    with_layout,
 };
 use crate::dot::{Dot, Unit, WithDot, first_of_four, halved, round_block, unrolled};
 use crate::ops::linalg::coded::panel::{self, Columns, Grain, Panel};

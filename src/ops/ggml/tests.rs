@@ -15,7 +15,8 @@ fn rows(b: Rows) -> (Tensor, Vec<f32>) {
 pub(in crate::ops) fn scaled_rows(b: Rows, scale: f32) -> (Tensor, Vec<f32>) {
     let info = b.info().unwrap();
     let mut bytes: Vec<u8> = values(info.bytes(), 7).iter().map(|v| (v * 128.0 + 128.0) as u8).collect();
-    let (size, scale) = (b.blocks.bytes(), half::f16::from_f32(scale).to_le_bytes());
+    let (size, scale_bits) = (b.blocks.bytes(), scale.to_bits());
+    let scale = half::f16::from_f32(scale).to_le_bytes();
     for (i, block) in bytes.chunks_exact_mut(size).enumerate() {
         let at = match b.blocks {
             BlockType::F32 => {
@@ -26,6 +27,11 @@ pub(in crate::ops) fn scaled_rows(b: Rows, scale: f32) -> (Tensor, Vec<f32>) {
                 // The bits of numbers from 1 to 2 in either type.
                 block[1] = if b.blocks == BlockType::F16 { 0x3c } else { 0x3f };
                 block[0] |= 0x80;
+                continue;
+            }
+            BlockType::Mxfp4 => {
+                // The power of two below `scale`.
+                block[0] = (scale_bits >> 23) as u8;
                 continue;
             }
             BlockType::Q6K => 208..210,

@@ -68,7 +68,7 @@ fn in_blocks(sizes: [usize; 3], seed: u64, blocks: BlockType, biased: bool) -> M
     use BlockType::*;
     let [experts, n, k] = sizes;
     let scale = match blocks {
-        F32 | F16 | Bf16 | Q40 | Q41 | Q50 | Q51 => 1.0 / 64.0,
+        F32 | F16 | Bf16 | Q40 | Q41 | Q50 | Q51 | Mxfp4 => 1.0 / 64.0,
         Q2K => 1.0 / 256.0,
         Q80 | Q3K | Iq4Nl => 1.0 / 1024.0,
         Q4K | Q5K => 1.0 / 8192.0,
