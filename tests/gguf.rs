@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use devices::devices;
 use onepool::backend::ContextDesc;
 use onepool::device::Context;
-use onepool::generate::{GenerateOptions, Generator, Message, ModelFolder, Prompt};
+use onepool::generate::{
+    BatchOptions, Batcher, GenerateOptions, Generator, Message, ModelFolder, PageOptions, Pages, Prompt,
+};
 use onepool::loader::gguf::{GgufFile, load_gguf_bytes};
 use onepool::plan::Activations;
 use onepool::registry::Registry;
@@ -135,6 +137,78 @@ fn greedy_tokens_are_those_of_llama_cpp() {
                 generator.generate(Prompt::Text(prompt), &options, |_| ControlFlow::Continue(())).unwrap();
             assert_eq!(made.tokens, want, "{model} on {}", context.info().name);
             assert!(generator.session().plans_made() <= 3);
+        }
+    }
+}
+
+/// A generator with `pages` pages of 4 tokens.
+fn in_pages(model: &str, context: &Context, pages: usize) -> Generator {
+    let options = PageOptions { rows: Some(4), ..PageOptions::new(pages) };
+    let folder = ModelFolder::open(path(model)).unwrap().in_pages(Pages::New(options));
+    Generator::new(folder, session(model, context, Activations::Exact), None).unwrap()
+}
+
+fn exactly(tokens: usize) -> GenerateOptions {
+    GenerateOptions { max_tokens: Some(tokens), ignore_end: true, ..GenerateOptions::default() }
+}
+
+#[test]
+fn greedy_tokens_in_pages_are_those_of_llama_cpp() {
+    for context in devices() {
+        for model in MODELS {
+            let want = expected(model);
+            let mut generator = in_pages(model, &context, 32);
+            assert!(generator.remarks().is_empty() && generator.pages().is_some());
+            let (prompt, want) = (tokens(&want["prompt_tokens"]), tokens(&want["tokens"]));
+            let options = exactly(want.len());
+            let made =
+                generator.generate(Prompt::Tokens(&prompt), &options, |_| ControlFlow::Continue(())).unwrap();
+            assert_eq!(made.tokens, want, "{model} on {}", context.info().name);
+            // One for a prompt, and one for single tokens.
+            assert!(generator.plans_made() <= 4, "{}", generator.plans_made());
+        }
+    }
+}
+
+/// Prompts that begin alike: their full pages are there once, and each text is that of a cache of its own.
+#[test]
+fn texts_that_begin_alike_share_pages() {
+    for context in devices() {
+        for model in ["llama", "qwen2", "gemma2", "gemma3", "phi3", "mistral3"] {
+            let prefix = tokens(&expected(model)["prompt_tokens"]);
+            let prefix: Vec<u32> = prefix.iter().cycle().take(13).copied().collect();
+            let prompts: Vec<Vec<u32>> = (0..3)
+                .map(|n| prefix.iter().copied().chain((0..=n).map(|at| 5 + 3 * at + n)).collect())
+                .collect();
+            let mut alone = Generator::new(
+                ModelFolder::open(path(model)).unwrap(),
+                session(model, &context, Activations::Exact),
+                None,
+            )
+            .unwrap();
+            let mut generator = in_pages(model, &context, 64);
+            let pool = generator.pages().unwrap().clone();
+            let mut batcher = Batcher::new(&mut generator, BatchOptions::default()).unwrap();
+            let (mut made, mut shared) = (Vec::new(), 0);
+            // The first one's pages are there when the others begin.
+            batcher.add(Prompt::Tokens(&prompts[0]), exactly(12), |_| ControlFlow::Continue(())).unwrap();
+            made.extend(batcher.step().unwrap());
+            for prompt in &prompts[1..] {
+                batcher.add(Prompt::Tokens(prompt), exactly(12), |_| ControlFlow::Continue(())).unwrap();
+            }
+            while !batcher.is_idle() {
+                made.extend(batcher.step().unwrap());
+                shared = shared.max(pool.counts().shared);
+            }
+            made.sort_by_key(|(id, _)| *id);
+            let name = format!("{model} on {}", context.info().name);
+            assert_eq!((shared, batcher.counts().reused_tokens), (3, 24), "{name}");
+            for (prompt, (_, made)) in prompts.iter().zip(&made) {
+                let own = alone
+                    .generate(Prompt::Tokens(prompt), &exactly(12), |_| ControlFlow::Continue(()))
+                    .unwrap();
+                assert_eq!(made.tokens, own.tokens, "{name}");
+            }
         }
     }
 }

@@ -375,8 +375,9 @@ class Generator:
     "host" reads all logits, "device" has a GPU find the likely tokens, and "auto" does so where the vocabulary is large.
 
     The cache of a graph with PagedAttention is in pages, as many as texts may need. `pages` makes it so many and never
-    more, each of `page_tokens`, by default 16. `page_memory` is a tensor whose bytes they are in, filled with zeros first: it has
-    at least `page_counts.memory_bytes` of a generator with as many pages, and its bytes are the pages' until the last
+    more, each of `page_tokens`, by default 16. A graph with GroupQueryAttention, as that of a GGUF file, is changed to have
+    them where they are asked for. `page_memory` is a tensor whose bytes they are in, filled with zeros first: it has at
+    least `page_counts.memory_bytes` of a generator with as many pages, and its bytes are the pages' until the last
     generator that has them is gone. `pages_of` is a generator of the same model whose pages this one has too: what one
     has computed of a prompt the other finds.
 

@@ -315,6 +315,18 @@ def test_pages_lie_in_a_tensor(device: str) -> None:
         Generator(LLM / "paged", device=device, pages=48, page_tokens=4, page_memory=small)
 
 
+def test_a_graph_with_a_fixed_cache_has_pages_where_they_are_asked_for(device: str) -> None:
+    changed = Generator(LLM / "fixed", device=device, pages=48, page_tokens=4)
+    case = EXPECTED["fixed"][1]
+    settings = {"max_tokens": 20, "ignore_end": True, "temperature": 0}
+    with changed.batch(texts=2) as batch:
+        for _ in range(2):
+            batch.add(case["prompt"], **settings)
+        assert [made.tokens for _, made in batch] == [case["tokens"][:20]] * 2
+    counts = changed.page_counts
+    assert counts is not None and counts.page_tokens == 4 and counts.cached > 0
+
+
 def test_pages_that_cannot_be(generator: Generator) -> None:
     paged = LLM / "paged"
     assert generator.page_counts is None
@@ -332,7 +344,7 @@ def test_pages_that_cannot_be(generator: Generator) -> None:
     with pytest.raises(onepool.ArgumentError, match="0 pages"):
         Generator(paged, device="cpu", pages=0)
     with pytest.raises(onepool.UnsupportedError, match="not in pages"):
-        Generator(LLM / "fixed", device="cpu", pages=4)
+        Generator(LLM / "appending", device="cpu", pages=4)
     with pytest.raises(onepool.ArgumentError, match="pages_of"):
         Generator(paged, device="cpu", pages_of=generator)
     with pytest.raises(onepool.ArgumentError, match="pages_of"):

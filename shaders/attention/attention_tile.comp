@@ -1,6 +1,7 @@
 // Attention for devices with fast workgroup memory: a work-group does 64, (half) 32 or (small) 16 queries of one head, 64 keys
 // at a time; scores and sums stay in registers. Each of its outputs has at most 128 or (narrow) 64 elements of a value.
-// What it takes of workgroup memory and registers decides how many work-groups share a processor.
+// What it takes of workgroup memory and registers decides how many work-groups share a processor. With PAGED queries are tokens of
+// several texts without padding, and their keys lie in pages: the texts of a work-group's queries come one after another.
 // variant: f32                    T=f32 OWN=8 COLS=128
 // variant: f32_bool               T=f32 OWN=8 COLS=128 BOOL_MASK EXT_INT8
 // variant: f32_narrow             T=f32 OWN=8 COLS=64
@@ -13,6 +14,8 @@
 // variant: f32_small_bool         T=f32 OWN=2 COLS=128 BOOL_MASK EXT_INT8
 // variant: f32_small_narrow       T=f32 OWN=2 COLS=64
 // variant: f32_small_narrow_bool  T=f32 OWN=2 COLS=64 BOOL_MASK EXT_INT8
+// variant: f32_half_paged         T=f32 OWN=4 COLS=128 PAGED
+// variant: f32_half_narrow_paged  T=f32 OWN=4 COLS=64 PAGED
 // variant: f16                    T=f16 OWN=8 COLS=128 EXT_STORAGE16
 // variant: f16_bool               T=f16 OWN=8 COLS=128 EXT_STORAGE16 BOOL_MASK EXT_INT8
 // variant: f16_narrow             T=f16 OWN=8 COLS=64 EXT_STORAGE16
@@ -25,6 +28,8 @@
 // variant: f16_small_bool         T=f16 OWN=2 COLS=128 EXT_STORAGE16 BOOL_MASK EXT_INT8
 // variant: f16_small_narrow       T=f16 OWN=2 COLS=64 EXT_STORAGE16
 // variant: f16_small_narrow_bool  T=f16 OWN=2 COLS=64 EXT_STORAGE16 BOOL_MASK EXT_INT8
+// variant: f16_half_paged         T=f16 OWN=4 COLS=128 EXT_STORAGE16 PAGED
+// variant: f16_half_narrow_paged  T=f16 OWN=4 COLS=64 EXT_STORAGE16 PAGED
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -37,6 +42,7 @@ layout(set = 0, binding = 0, std430) readonly buffer Q { T q[]; };
 layout(set = 0, binding = 1, std430) readonly buffer K { T k[]; };
 layout(set = 0, binding = 2, std430) readonly buffer V { T v[]; };
 #define SINKS 7
+#define PAGES_AT 8
 #include "attention.glsl"
 layout(set = 0, binding = 5, std430) writeonly buffer Y { T y[]; };
 layout(set = 0, binding = 6, std430) writeonly buffer Scores { T shown[]; };
@@ -83,6 +89,65 @@ float k_next[K_LOADS];
 float v_next[V_LOADS];
 float scores[OWN][4];
 
+#ifdef PAGED
+// Of each query the number of keys that it sees, and its text; of each key of a step its row of the cache, -1 where there is none.
+shared int ends[ROWS];
+shared int texts[ROWS];
+shared int stored[KEYS];
+// Queries of the text whose keys are read, its keys from the next step on, and the end of them.
+uint from;
+uint to;
+int next_key;
+int end_key;
+
+// Goes on to the next text that has keys for some of the first `count` queries.
+void next_text(uint count)
+{
+    from = to;
+    next_key = 0;
+    end_key = 0;
+    while (from < count && next_key >= end_key) {
+        to = from;
+        end_key = 0;
+        while (to < count && texts[to] == texts[from]) {
+            end_key = max(end_key, ends[to]);
+            ++to;
+        }
+        next_key = p.left >= 0 ? max(ends[from] - 1 - p.left, 0) : 0;
+        if (next_key >= end_key) {
+            from = to;
+        }
+    }
+}
+
+void next_step(uint count)
+{
+    next_key += int(KEYS);
+    if (next_key >= end_key) {
+        next_text(count);
+    }
+}
+
+// Finds the rows of the keys from `key` on.
+void find_rows(uint key)
+{
+    if (t < KEYS) {
+        int j = int(key + t);
+        int page = j < end_key ? pages[uint(texts[from]) * PAGES + min(uint(j) / PAGE, PAGES - 1u)] : -1;
+        stored[t] = page >= 0 && page < int(BLOCKS) ? page * int(PAGE) + j % int(PAGE) : -1;
+    }
+    barrier();
+}
+
+// The summand of the score of query `i` of the work-group and key number `n` of a step from `key` on.
+float paged_bias(uint i, uint key, uint n)
+{
+    int j = int(key + n);
+    bool inside = i >= from && i < to && j < ends[i] && (p.left < 0 || j >= ends[i] - 1 - p.left) && stored[n] >= 0;
+    return inside ? 0.0 : HIDDEN;
+}
+#endif
+
 void show(uint stage, uint i, uint j, float s)
 {
     if (STAGE == stage && shows && i < p.q_len && j < p.kv_len) {
@@ -97,6 +162,12 @@ void fetch_slices(uint key, uint first)
     uint r = t / DEPTH;
     uint d = first + t % DEPTH;
     uint q_at = q_first + (row + r) * p.q_row + d;
+#ifdef PAGED
+    [[unroll]] for (uint n = 0u; n < K_LOADS; ++n) {
+        int at = stored[r + n * step];
+        k_next[n] = at >= 0 && d < p.head ? float(k[k_first + uint(at) * p.k_row + d]) : 0.0;
+    }
+#else
     uint k_at = k_first + (key + r) * p.k_row + d;
     if (row + ROWS <= p.q_len && key + KEYS <= p.kv_len && first + DEPTH <= p.head) {
         // Computed addresses took 4 percent longer on an H100.
@@ -110,24 +181,33 @@ void fetch_slices(uint key, uint first)
         }
         return;
     }
+#endif
     [[unroll]] for (uint n = 0u; n < Q_LOADS; ++n) {
         bool inside = row + r + n * step < p.q_len && d < p.head;
         q_next[n] = inside ? float(q[q_at + n * step * p.q_row]) : 0.0;
     }
+#ifndef PAGED
     [[unroll]] for (uint n = 0u; n < K_LOADS; ++n) {
         bool inside = key + r + n * step < p.kv_len && d < p.head;
         k_next[n] = inside ? float(k[k_at + n * step * p.k_row]) : 0.0;
     }
+#endif
 }
 
-// Reads the values of LOADED keys from `key` on.
-void fetch_values(uint key)
+// Reads the values of LOADED keys from number `part` of the step at `key` on.
+void fetch_values(uint key, uint part)
 {
     const uint step = THREADS / COLS;
-    uint r = key + t / COLS;
     uint c = t % COLS;
+#ifdef PAGED
+    [[unroll]] for (uint n = 0u; n < V_LOADS; ++n) {
+        int at = stored[part + t / COLS + n * step];
+        v_next[n] = at >= 0 && c < cols ? float(v[v_first + uint(at) * p.v_row + c]) : 0.0;
+    }
+#else
+    uint r = key + part + t / COLS;
     uint at = v_first + r * p.v_row + c;
-    if (int(key + LOADED) <= valid && cols == COLS) {
+    if (int(key + part + LOADED) <= valid && cols == COLS) {
         [[unroll]] for (uint n = 0u; n < V_LOADS; ++n) {
             v_next[n] = float(v[at]);
             at += step * p.v_row;
@@ -138,6 +218,7 @@ void fetch_values(uint key)
         bool inside = c < cols && int(r + n * step) < valid;
         v_next[n] = inside ? float(v[at + n * step * p.v_row]) : 0.0;
     }
+#endif
 }
 
 // Number `n` of four in row `i`; every second row is done backwards, so that neighbouring operations share a factor.
@@ -172,6 +253,9 @@ void score(uint key)
             scores[i][j] = 0.0;
         }
     }
+#ifdef PAGED
+    find_rows(key);
+#endif
     fetch_slices(key, 0u);
     for (uint first = 0u; first < p.head; first += DEPTH) {
         uint r = t / DEPTH;
@@ -188,7 +272,7 @@ void score(uint key)
         if (first + DEPTH < p.head) {
             fetch_slices(key, first + DEPTH);
         } else {
-            fetch_values(key);
+            fetch_values(key, 0u);
         }
         [[dont_unroll]] for (uint some = 0u; some < DEPTH; some += UNROLLED) {
             [[unroll]] for (uint e = 0u; e < UNROLLED; ++e) {
@@ -206,6 +290,14 @@ void score(uint key)
         }
         barrier();
     }
+#ifdef PAGED
+    [[unroll]] for (uint i = 0u; i < OWN; ++i) {
+        [[unroll]] for (uint j = 0u; j < 4u; ++j) {
+            float s = capped(scores[i][j] * p.scale);
+            scores[i][j] = masked(s, paged_bias(OWN * ty + i, key, 4u * tx + j));
+        }
+    }
+#else
     // Whether no score of the step is changed, hidden or shown.
     bool plain = STAGE == STAGE_NONE && MASKED == 0u && p.softcap <= 0.0 && p.left < 0 && p.right < 0 &&
                  int(key + KEYS) <= valid && row + ROWS <= p.q_len && (CAUSAL == 0u || int(key + KEYS) <= offset + int(row) + 1);
@@ -230,6 +322,7 @@ void score(uint key)
             scores[i][j] = s;
         }
     }
+#endif
 }
 
 // The weights of the keys among the LOADED ones from number `part` of a step on, to where they meet their values.
@@ -269,7 +362,12 @@ void main()
     uint slices = (p.v_head + COLS - 1u) / COLS;
     uint slice = rest % slices;
     rest /= slices;
+#ifdef PAGED
+    head = rest % p.q_heads;
+    batch = 0u;
+#else
     begin(rest / p.q_heads, rest % p.q_heads);
+#endif
     shows = slice == 0u;
     uint kv = head / p.share;
     uint col = slice * COLS;
@@ -290,12 +388,24 @@ void main()
             }
         }
     }
+#ifdef PAGED
+    uint count = min(ROWS, p.q_len - row);
+    if (t < count) {
+        ends[t] = lens[LEN_WORDS * (row + t)];
+        texts[t] = lens[LEN_WORDS * (row + t) + 1u];
+    }
+    barrier();
+    to = 0u;
+    for (next_text(count); from < count; next_step(count)) {
+        uint key = uint(next_key);
+#else
     ivec2 range = seen(row, min(row + ROWS, p.q_len));
     if (STAGE != STAGE_NONE) {
         range = ivec2(0, int(p.kv_len));
     }
     for (int first = range.x; first < range.y; first += int(KEYS)) {
         uint key = uint(first);
+#endif
         score(key);
         [[unroll]] for (uint i = 0u; i < OWN; ++i) {
             float most = max(max(scores[i][0], scores[i][1]), max(scores[i][2], scores[i][3]));
@@ -334,7 +444,7 @@ void main()
             put_weights(part);
             barrier();
             if (part + LOADED < KEYS) {
-                fetch_values(key + part + LOADED);
+                fetch_values(key, part + LOADED);
             }
             [[dont_unroll]] for (uint some = 0u; some < LOADED; some += UNROLLED) {
                 [[unroll]] for (uint e = 0u; e < UNROLLED; ++e) {
@@ -383,6 +493,7 @@ void main()
             }
         }
     }
+#ifndef PAGED
     if (STAGE == STAGE_SOFTMAX && shows) {
         // Once more, now that the sums are known.
         for (uint key = 0u; key < p.kv_len; key += KEYS) {
@@ -395,4 +506,5 @@ void main()
             }
         }
     }
+#endif
 }

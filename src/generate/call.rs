@@ -42,6 +42,13 @@ pub(super) struct Part<'a> {
     pub(super) ahead: usize,
 }
 
+impl Part<'_> {
+    /// The tokens of which the logits are wanted.
+    pub(super) fn wanted(&self) -> Range<usize> {
+        self.from.min(self.tokens.len())..self.tokens.len()
+    }
+}
+
 /// Cuts `parts` into runs of at most `most` tokens, which is not 0. Each piece of a part has the place of
 /// that part.
 pub(super) fn packed<'a>(parts: &[Part<'a>], most: usize) -> Vec<Vec<(usize, Part<'a>)>> {

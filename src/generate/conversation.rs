@@ -18,6 +18,9 @@ use crate::files::open::regular;
 /// The begin of each file, with the version of what comes after it.
 const MARK: &[u8; 16] = b"onepool-chat\0\0\0\x01";
 
+/// The end of a model's name where a graph without pages was changed to have them.
+const IN_PAGES: &str = " in pages";
+
 /// The longest description.
 const MAX_DESCRIPTION: usize = 64 << 20;
 
@@ -48,6 +51,11 @@ impl Layout {
     }
 }
 
+/// The model of a file, where pages of the same graph have rows in another order.
+fn model_of(decoder: &Decoder, model: &str) -> String {
+    format!("{model}{}", if decoder.is_changed_to_pages() { IN_PAGES } else { "" })
+}
+
 /// Writes what a sequence of `decoder` has, which are `tokens`.
 pub(super) fn save(
     decoder: &Decoder,
@@ -56,7 +64,7 @@ pub(super) fn save(
     model: &str,
     path: &Path,
 ) -> Result<(), GenerateError> {
-    let (model, layouts) = (model.to_owned(), decoder.tensors().iter().map(Layout::of).collect());
+    let (model, layouts) = (model_of(decoder, model), decoder.tensors().iter().map(Layout::of).collect());
     let description = Description { model, tokens: tokens.to_vec(), tensors: layouts };
     let failed = |source| GenerateError::Write { path: path.to_owned(), source };
     let text = serde_json::to_vec(&description).map_err(|e| failed(e.into()))?;
@@ -102,7 +110,14 @@ pub(super) fn restore(
     let description: Description = serde_json::from_slice(text).map_err(|_| damaged())?;
     let tensors = decoder.tensors();
     let layouts: Vec<Layout> = tensors.iter().map(Layout::of).collect();
-    if description.model != model || description.tensors != layouts {
+    if description.model != model_of(decoder, model)
+        && description.model.strip_suffix(IN_PAGES).unwrap_or(&description.model) == model
+    {
+        return Err(wrong(
+            "the conversation was saved from a cache of another kind: in pages, or of a fixed length",
+        ));
+    }
+    if description.model != model_of(decoder, model) || description.tensors != layouts {
         return Err(wrong("the conversation is of another model"));
     }
     let (tokens, capacity) = (description.tokens, decoder.capacity());

@@ -6,14 +6,16 @@ use super::cache::{CacheMemory, CacheTensor, KeyValueCache};
 use super::call::{Call, Part, Ran, packed};
 use super::cross::{CrossRuns, Encoded, Maker};
 use super::error::GenerateError;
+use super::few_rows::FewRows;
 use super::fixed::{FixedPlan, FixedRuns};
 use super::growing::GrowingRuns;
 use super::io::DecoderIo;
 use super::long::{Lengths, LongRuns};
 use super::padded::{PaddedPlan, PaddedRuns};
 use super::paged::PagedRuns;
+use super::paged_graph::in_pages;
 use super::pool::PagePool;
-use super::scan::{Request, Row, SampleOn, ScanIo};
+use super::scan::{Request, Row, SampleOn};
 use super::settings::Config;
 use crate::plan::PlannedIo;
 use crate::session::{RunOptions, Session};
@@ -78,7 +80,7 @@ impl Decoder {
     ) -> Result<Self, GenerateError> {
         let capacity = capacity_of(config, context)?;
         let (mut io, tensors) = DecoderIo::find(&session, config)?;
-        let session = scanned(session, &mut io, sample_on)?;
+        let session = io.scanned(session, sample_on)?;
         // Where a cache with more rows than tokens makes no plan, what the last form says is the error.
         let fixed = FixedPlan::new(&session, &io, &tensors, capacity).ok().flatten();
         let padded = match fixed {
@@ -179,7 +181,8 @@ impl Decoder {
         let others = match &self.runs {
             Runs::Long(runs) => runs.plans_made(),
             Runs::Growing(runs) => runs.cross().map_or(0, CrossRuns::plans_made),
-            Runs::Fixed(_) | Runs::Padded(_) | Runs::Paged(_) => 0,
+            Runs::Paged(runs) => runs.plans_made(),
+            Runs::Fixed(_) | Runs::Padded(_) => 0,
         };
         self.session.plans_made() + others
     }
@@ -196,7 +199,7 @@ impl Decoder {
         }
     }
 
-    /// As [`Decoder::new`] for a graph with a cache in the pages of `pool`.
+    /// As [`Decoder::new`] with a cache in the pages of `pool`: a graph that has none is changed.
     pub(super) fn paged(
         session: Session,
         config: &Config,
@@ -208,18 +211,23 @@ impl Decoder {
         if !(2..=config.context).contains(&capacity) {
             return Err(GenerateError::Context { asked: capacity, context: config.context });
         }
+        let changed = in_pages(&session, config)?;
+        let is_changed = changed.is_some();
+        let session = changed.unwrap_or(session);
         let (mut io, _) = DecoderIo::find(&session, config)?;
-        let session = scanned(session, &mut io, sample_on)?;
+        let few = FewRows::new(&session, &io, config, (is_changed, sample_on))?;
+        let session = io.scanned(session, sample_on)?;
         if is_own {
             pool.grow(&session, capacity.div_ceil(pool.page_tokens()))?;
         }
-        let (mut runs, planned) = PagedRuns::new(&session, &io, pool, is_own, capacity)?;
+        let (mut runs, planned) = PagedRuns::new(&session, &io, (pool, is_own), capacity)?;
         let &[1, vocabulary] = planned.info.shape.dims() else {
             let (name, got) = (planned.name, planned.info.shape.to_string());
             return Err(GenerateError::Shape { name, expected: "[tokens, vocabulary]", got });
         };
         io.vocabulary = vocabulary;
         runs.limit_chunk(largest_chunk(planned.info.bytes()));
+        runs.set_few(few.map(|few| few.of(vocabulary)), is_changed);
         Ok(Decoder { session, io, runs: Runs::Paged(runs), capacity, lens: vec![0], asked: vec![None] })
     }
 
@@ -269,6 +277,11 @@ impl Decoder {
     /// The pages, where the cache is in pages.
     pub(super) fn pool(&self) -> Option<&PagePool> {
         if let Runs::Paged(runs) = &self.runs { Some(runs.pool()) } else { None }
+    }
+
+    /// Whether the graph has its cache in pages by a change alone.
+    pub(super) fn is_changed_to_pages(&self) -> bool {
+        if let Runs::Paged(runs) = &self.runs { runs.is_changed() } else { false }
     }
 
     /// Begins a sequence anew with the tokens of `wanted` that pages have, which are more than `kept` of its own, or keeps
@@ -582,13 +595,6 @@ impl Decoder {
             }
         }
     }
-}
-
-/// The session whose device finds the tokens that may come next, where that is asked for.
-fn scanned(session: Session, io: &mut DecoderIo, on: SampleOn) -> Result<Session, GenerateError> {
-    let Some((session, scan)) = ScanIo::added(&session, &io.logits, on)? else { return Ok(session) };
-    io.scan = Some(scan);
-    Ok(session)
 }
 
 /// Tokens that a cache of `context` tokens has room for, of a length that the model takes.

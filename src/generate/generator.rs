@@ -14,7 +14,8 @@ use super::error::GenerateError;
 #[cfg(feature = "grammar")]
 use super::grammar::{Constraint, Grammars};
 use super::io::DecoderIo;
-use super::pool::{PageOptions, PagePool, Pages, not_in_pages};
+use super::paged_graph::not_in_pages;
+use super::pool::{PageOptions, PagePool, Pages};
 use super::sampling::Guess;
 use super::sequence::Sequence;
 use super::speculate::{Cached, Draft, look_up};
@@ -87,12 +88,11 @@ impl Generator {
             return Err(GenerateError::Unsupported(what));
         }
         let has_pages = DecoderIo::find(&session, &folder.config)?.0.pages.is_some();
+        if !has_pages && folder.pages.is_none() {
+            let decoder = Decoder::new(session, &folder.config, context, folder.sample_on)?;
+            return Ok(Generator::of(folder, decoder));
+        }
         let (pool, is_own) = match &folder.pages {
-            Some(_) if !has_pages => return Err(not_in_pages()),
-            None if !has_pages => {
-                let decoder = Decoder::new(session, &folder.config, context, folder.sample_on)?;
-                return Ok(Generator::of(folder, decoder));
-            }
             // One page is enough to know how many tokens it has.
             None => (PagePool::new(&folder, &session, &PageOptions::new(1))?, true),
             Some(Pages::New(options)) => (PagePool::new(&folder, &session, options)?, false),
@@ -151,12 +151,12 @@ impl Generator {
         Ok(Generator { encoder, common, ..Generator::of(folder, decoder) })
     }
 
-    /// As [`Generator::new`] for a graph with a cache in pages, which are those of `pool`. Generators of other sessions on
-    /// the same model may have the same pool.
+    /// As [`Generator::new`] with a cache in pages, which are those of `pool`: a graph with GroupQueryAttention is changed for
+    /// them. Generators of other sessions on the same model may have the same pool.
     ///
     /// # Errors
-    /// As there; [`GenerateError::Pages`] for a pool of another model, and [`GenerateError::Unsupported`] for a graph whose
-    /// cache is not in pages.
+    /// As there; [`GenerateError::Pages`] for a pool of another model, and [`GenerateError::Unsupported`] for a graph that can
+    /// have no pages, which says why.
     pub fn with_pages(
         folder: ModelFolder,
         session: Session,

@@ -4,7 +4,8 @@ use super::cache::CacheTensor;
 use super::cross_io::CrossIo;
 use super::error::GenerateError;
 use super::input::{IntInput, cache_info};
-use super::scan::ScanIo;
+use super::logit_rows::LOGIT_ROWS;
+use super::scan::{SampleOn, ScanIo};
 use super::settings::{Config, layer_name};
 use crate::dtype::DType;
 use crate::session::{Binding, IoInfo, Session};
@@ -49,6 +50,8 @@ pub(super) struct PagesIo {
     pub(super) table: IntInput,
     /// Tokens of a page, where the graph declares them.
     pub(super) rows: Option<usize>,
+    /// The tokens whose logits are wanted, where the graph gives those of some.
+    pub(super) wanted: Option<IntInput>,
 }
 
 impl DecoderIo {
@@ -85,7 +88,9 @@ impl DecoderIo {
         }
         let [ends, past, table] = [0, 1, 2].map(|i| find(&names.pages[i]));
         let mut pages = match (ends?, past?, table?) {
-            (Some(ends), Some(past), Some(table)) => Some(PagesIo { ends, past, table, rows: None }),
+            (Some(ends), Some(past), Some(table)) => {
+                Some(PagesIo { ends, past, table, rows: None, wanted: find(LOGIT_ROWS)? })
+            }
             _ => None,
         };
         let tensors = cache_tensors(config, [&inputs, &outputs], reads_cache, &mut pages)?;
@@ -115,6 +120,13 @@ impl DecoderIo {
         }
     }
 
+    /// The session whose device finds the tokens that may come next, where that is asked for.
+    pub(super) fn scanned(&mut self, session: Session, on: SampleOn) -> Result<Session, GenerateError> {
+        let Some((session, scan)) = ScanIo::added(&session, &self.logits, on)? else { return Ok(session) };
+        self.scan = Some(scan);
+        Ok(session)
+    }
+
     /// Whether `name` is an input that every run gives, apart from the cache.
     fn has(&self, name: &str) -> bool {
         let pages = self.pages.as_ref();
@@ -127,6 +139,7 @@ impl DecoderIo {
             pages.map(|p| &p.ends),
             pages.map(|p| &p.past),
             pages.map(|p| &p.table),
+            pages.and_then(|p| p.wanted.as_ref()),
         ];
         integers.into_iter().flatten().any(|io| io.name == name)
             || self.branch.as_deref() == Some(name)

@@ -46,6 +46,7 @@ mod embed;
 mod encoder;
 mod encoder_config;
 mod error;
+mod few_rows;
 mod files;
 mod fixed;
 mod genai_config;
@@ -53,10 +54,12 @@ mod generator;
 mod gguf;
 #[cfg(feature = "grammar")]
 mod grammar;
+mod graph_edit;
 mod graph_file;
 mod growing;
 mod input;
 mod io;
+mod logit_rows;
 mod logits;
 mod long;
 mod mask_length;
@@ -64,6 +67,9 @@ mod masked_graph;
 mod padded;
 mod page_plan;
 mod paged;
+mod paged_graph;
+#[cfg(test)]
+mod paged_graph_tests;
 mod pages;
 mod pool;
 mod sampling;
@@ -168,8 +174,9 @@ impl ModelFolder {
         ModelFolder { template_args, ..self }
     }
 
-    /// Which pages generators of the folder have; without this each has a pool of its own, which grows. They refuse
-    /// graphs whose cache is not in pages.
+    /// Which pages generators of the folder have. A graph with GroupQueryAttention is changed for them; without this it has a
+    /// cache of a fixed length. A graph with PagedAttention then has a pool of its own, which grows. Generators refuse graphs
+    /// that can have no pages.
     pub fn in_pages(self, pages: Pages) -> Self {
         ModelFolder { pages: Some(pages), ..self }
     }

@@ -18,11 +18,13 @@ pub(super) fn paged_info(
     Ok(TensorInfo::new(tensor.info.dtype, shape))
 }
 
-/// Inputs in memory of the session's own for `tokens` of `sequences`, each of at most `pages` pages.
+/// Inputs in memory of the session's own for `tokens` of `sequences`, each of at most `pages` pages, and the logits of
+/// `wanted` tokens where the graph gives those of some.
 pub(super) fn inputs(
     session: &Session,
     io: &DecoderIo,
     [tokens, sequences, pages]: [usize; 3],
+    wanted: usize,
 ) -> Result<BindingBuilder<'static>, GenerateError> {
     let own = |sizes: &[usize]| Ok::<_, GenerateError>(Memory::own().shape(Shape::new(sizes)?));
     let mut builder = session.bind().input(&io.ids.name, own(&[tokens])?);
@@ -33,6 +35,9 @@ pub(super) fn inputs(
         builder = builder.input(&io.ends.name, own(&[sequences + 1])?);
         builder = builder.input(&io.past.name, own(&[sequences])?);
         builder = builder.input(&io.table.name, own(&[sequences, pages])?);
+        if let Some(rows) = &io.wanted {
+            builder = builder.input(&rows.name, own(&[wanted])?);
+        }
     }
     match &io.scan {
         Some(scan) => scan.inputs(builder, sequences),
@@ -48,7 +53,7 @@ pub(super) fn plan_one(
     pages: usize,
     rows: usize,
 ) -> Result<Plan, GenerateError> {
-    let mut builder = inputs(session, io, [1, 1, 1])?;
+    let mut builder = inputs(session, io, [1, 1, 1], 1)?;
     for tensor in tensors {
         let memory = Memory::own().shape(paged_info(tensor, pages, rows)?.shape);
         builder = builder.update(&tensor.past, &tensor.present, memory);

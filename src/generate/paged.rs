@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::cache::CacheMemory;
 use super::call::Part;
 use super::error::GenerateError;
+use super::few_rows::FewRows;
 use super::io::DecoderIo;
 use super::logits::Logits;
 use super::page_plan::{inputs, plan_one};
@@ -30,10 +31,22 @@ pub(super) struct PagedRuns {
     /// The most pages of a sequence.
     most: usize,
     largest_chunk: usize,
-    /// Bound runs by tokens and sequences, the memory that they are bound to, and how many there were.
-    steps: BTreeMap<(usize, usize), Step>,
+    /// The graph for runs of which few logits are wanted.
+    few: Option<Arc<FewRows>>,
+    /// Whether the graph has pages by a change alone.
+    is_changed: bool,
+    /// Bound runs by their sizes, the memory that they are bound to, and how many there were.
+    steps: BTreeMap<Sizes, Step>,
     bound: Arc<PageMemory>,
     clock: u64,
+}
+
+/// Tokens and sequences of a run, powers of two, and tokens whose logits it gives where those are not all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Sizes {
+    tokens: usize,
+    sequences: usize,
+    wanted: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -49,8 +62,7 @@ impl PagedRuns {
     pub(super) fn new(
         session: &Session,
         io: &DecoderIo,
-        pool: PagePool,
-        is_own: bool,
+        (pool, is_own): (PagePool, bool),
         capacity: usize,
     ) -> Result<(Self, PlannedIo), GenerateError> {
         let most = capacity.div_ceil(pool.page_tokens());
@@ -61,8 +73,34 @@ impl PagedRuns {
         })?;
         let sequences = vec![pool.table().begin(&[], false).0];
         let (steps, bound) = (BTreeMap::new(), pool.memory());
-        let runs = PagedRuns { pool, is_own, sequences, most, largest_chunk: 1, steps, bound, clock: 0 };
+        let (few, is_changed) = (None, false);
+        let runs = PagedRuns {
+            pool,
+            is_own,
+            sequences,
+            most,
+            largest_chunk: 1,
+            few,
+            is_changed,
+            steps,
+            bound,
+            clock: 0,
+        };
         Ok((runs, logits))
+    }
+
+    /// With the graph for runs of which few logits are wanted, and whether the graph has pages by a change alone.
+    pub(super) fn set_few(&mut self, few: Option<FewRows>, is_changed: bool) {
+        (self.few, self.is_changed) = (few.map(Arc::new), is_changed);
+    }
+
+    pub(super) fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
+    /// Plans of the graph for runs of which few logits are wanted.
+    pub(super) fn plans_made(&self) -> u64 {
+        self.few.as_ref().map_or(0, |few| few.session.plans_made())
     }
 
     pub(super) fn limit_chunk(&mut self, largest: usize) {
@@ -147,8 +185,9 @@ impl PagedRuns {
         for part in parts {
             self.make_room(part.sequence, part.tokens.len())?;
         }
-        let tokens: usize = parts.iter().map(|part| part.tokens.len()).sum();
-        let sizes = [tokens.next_power_of_two(), parts.len().next_power_of_two()];
+        let (sizes, lines) = self.sizes(parts);
+        let few = self.few.clone().filter(|_| sizes.wanted.is_some());
+        let (session, io) = few.as_ref().map_or((session, io), |few| (&few.session, &few.io));
         let (pool, most) = (self.pool.clone(), self.most);
         let _turn = pool.turn();
         let pages: Vec<Vec<u32>> = {
@@ -157,7 +196,7 @@ impl PagedRuns {
         };
         let step = self.step(session, io, sizes)?;
         step.fill(io, lens, (parts, &pages), sizes, most)?;
-        let requests = requests(parts, asked, sizes[1]);
+        let requests = requests(parts, &lines, asked, sizes.sequences);
         if let Some(scan) = &io.scan {
             scan.write(&mut step.binding, &requests)?;
         }
@@ -169,52 +208,66 @@ impl PagedRuns {
             Some(scan) if requests.iter().any(Option::is_some) => scan.read(&step.binding, &requests)?,
             _ => Vec::new(),
         };
-        let (mut first, mut all) = (0, Vec::new());
-        for (i, part) in parts.iter().enumerate() {
-            let mut row = |at: usize| match found.get_mut(i).and_then(Option::take) {
+        let mut all = Vec::new();
+        for (i, lines) in lines.iter().enumerate() {
+            let mut row = |line: usize| match found.get_mut(i).and_then(Option::take) {
                 Some(found) => Ok(Row::Found(found)),
-                None => Ok(Row::Logits(step.logits.row(session, io, &step.binding, 0, first + at)?)),
+                None => Ok(Row::Logits(step.logits.row(session, io, &step.binding, 0, line)?)),
             };
-            let rows = (part.from..part.tokens.len()).map(&mut row);
-            all.push(rows.collect::<Result<Vec<_>, GenerateError>>()?);
-            first += part.tokens.len();
+            all.push(lines.clone().map(&mut row).collect::<Result<Vec<_>, GenerateError>>()?);
         }
         parts.iter().for_each(|part| self.append(part.sequence, part.tokens));
         Ok(all)
     }
 
+    /// The sizes of a run, and the lines of the wanted logits of each part.
+    fn sizes(&self, parts: &[Part<'_>]) -> (Sizes, Vec<Range<usize>>) {
+        let tokens: usize = parts.iter().map(|part| part.tokens.len()).sum();
+        let (tokens, sequences) = (tokens.next_power_of_two(), parts.len().next_power_of_two());
+        let count = wanted(parts).count();
+        // A row for each sequence, so that runs with and without the end of a prompt have one plan.
+        let rows = if count <= sequences { sequences } else { count.next_power_of_two() };
+        let wanted = Some(rows).filter(|rows| self.few.is_some() && rows * 2 <= tokens);
+        let mut first = 0;
+        let lines = parts.iter().map(|part| {
+            let (own, len) = (part.wanted(), part.tokens.len());
+            let (start, len) = if wanted.is_some() { (first, own.len()) } else { (first + own.start, len) };
+            first += len;
+            start..start + own.len()
+        });
+        let lines = lines.collect();
+        (Sizes { tokens, sequences, wanted }, lines)
+    }
+
     /// The bound run of so many tokens and sequences.
-    fn step(
-        &mut self,
-        session: &Session,
-        io: &DecoderIo,
-        [tokens, sequences]: [usize; 2],
-    ) -> Result<&mut Step, GenerateError> {
+    fn step(&mut self, session: &Session, io: &DecoderIo, sizes: Sizes) -> Result<&mut Step, GenerateError> {
         let memory = self.pool.memory();
         if !Arc::ptr_eq(&memory, &self.bound) {
             self.steps.clear();
             self.bound = memory;
         }
-        if self.steps.len() >= KEPT_STEPS && !self.steps.contains_key(&(tokens, sequences)) {
+        if self.steps.len() >= KEPT_STEPS && !self.steps.contains_key(&sizes) {
             let oldest = self.steps.iter().min_by_key(|(_, step)| step.last_used).map(|(key, _)| *key);
             if let Some(key) = oldest {
                 self.steps.remove(&key);
             }
         }
         self.clock += 1;
-        match self.steps.entry((tokens, sequences)) {
+        match self.steps.entry(sizes) {
             Entry::Occupied(step) => {
                 let step = step.into_mut();
                 step.last_used = self.clock;
                 Ok(step)
             }
             Entry::Vacant(place) => {
-                let mut builder = inputs(session, io, [tokens, sequences, self.most])?;
+                let Sizes { tokens, sequences, wanted } = sizes;
+                let rows = wanted.unwrap_or(tokens);
+                let mut builder = inputs(session, io, [tokens, sequences, self.most], rows)?;
                 for (tensor, memory) in self.pool.bind(&self.bound)? {
                     builder = builder.update(&tensor.past, &tensor.present, memory);
                 }
                 let (logits, builder) = Logits::bind(session, io, builder)?;
-                if logits.rows() != tokens {
+                if logits.rows() != rows {
                     let what = "a graph with pages that does not give the logits of each token".to_owned();
                     return Err(GenerateError::Unsupported(what));
                 }
@@ -224,21 +277,29 @@ impl PagedRuns {
     }
 }
 
+/// The tokens of a run whose logits are wanted.
+fn wanted(parts: &[Part<'_>]) -> impl Iterator<Item = usize> {
+    let mut first = 0;
+    parts.iter().flat_map(move |part| {
+        let start = first;
+        first += part.tokens.len();
+        part.wanted().map(move |at| start + at)
+    })
+}
+
 /// What is asked of each of the sequences of a run, of which the last ones may have no part, and the line of its logits.
 fn requests<'r>(
     parts: &[Part<'_>],
+    lines: &[Range<usize>],
     asked: &'r [Option<Request>],
     sequences: usize,
 ) -> Vec<Option<(usize, &'r Request)>> {
-    let mut end = 0;
-    let mut requests = Vec::new();
-    for part in parts {
-        end += part.tokens.len();
+    let own = |(part, lines): (&Part<'_>, &Range<usize>)| {
         let request = asked.get(part.sequence).and_then(Option::as_ref);
         // One row of each sequence at most.
-        requests
-            .push(request.filter(|_| part.from + 1 == part.tokens.len()).map(|request| (end - 1, request)));
-    }
+        request.filter(|_| lines.len() == 1).map(|request| (lines.start, request))
+    };
+    let mut requests: Vec<_> = parts.iter().zip(lines).map(own).collect();
     requests.resize(sequences, None);
     requests
 }
@@ -250,7 +311,7 @@ impl Step {
         io: &DecoderIo,
         lens: &[usize],
         (parts, pages): (&[Part<'_>], &[Vec<u32>]),
-        [tokens, sequences]: [usize; 2],
+        Sizes { tokens, sequences, wanted: rows }: Sizes,
         most: usize,
     ) -> Result<(), GenerateError> {
         let Some(places) = &io.pages else { return Ok(()) };
@@ -266,6 +327,11 @@ impl Step {
         let mut ends = vec![0];
         for part in parts {
             ends.push(ends.last().copied().unwrap_or(0) + part.tokens.len() as i64);
+        }
+        if let (Some(input), Some(rows)) = (&places.wanted, rows) {
+            let mut all: Vec<i64> = wanted(parts).map(|token| token as i64).collect();
+            all.resize(rows, 0);
+            input.write_all(&mut self.binding, &[rows], &all)?;
         }
         ends.resize(sequences + 1, ends.last().copied().unwrap_or(0));
         places.ends.write_all(&mut self.binding, &[sequences + 1], &ends)?;

@@ -8,6 +8,7 @@ use super::cache::{CacheMemory, CacheTensor, finish};
 use super::error::GenerateError;
 use super::io::DecoderIo;
 use super::page_plan::{paged_info, plan_one};
+use super::paged_graph::{in_pages, not_in_pages};
 use super::pages::{Eviction, PageCopy, PageCounts, PageTable, PagedSequence};
 use crate::memory::host::SharedRegion;
 use crate::session::{Memory, Session};
@@ -82,12 +83,14 @@ impl PagePool {
     ///
     /// # Errors
     /// [`GenerateError::Pages`] for sizes that make no pool and a region that is too small,
-    /// [`GenerateError::Unsupported`] for a graph whose cache is not in pages, and what the session says.
+    /// [`GenerateError::Unsupported`] for a graph that can have no pages, which says why, and what the session says.
     pub fn new(
         folder: &ModelFolder,
         session: &Session,
         options: &PageOptions,
     ) -> Result<Self, GenerateError> {
+        let paged = in_pages(session, &folder.config)?;
+        let session = paged.as_ref().unwrap_or(session);
         let (io, mut tensors, rows) = found(folder, session, options)?;
         let plan = plan_one(session, &io, &tensors, options.pages, rows)?;
         // A region stays in the process's memory, whatever device reads it.
@@ -130,7 +133,8 @@ impl PagePool {
         session: &Session,
         options: &PageOptions,
     ) -> Result<usize, GenerateError> {
-        let (_, tensors, rows) = found(folder, session, options)?;
+        let paged = in_pages(session, &folder.config)?;
+        let (_, tensors, rows) = found(folder, paged.as_ref().unwrap_or(session), options)?;
         Ok(parts_of(&tensors, options.pages * rows).1)
     }
 
@@ -293,12 +297,6 @@ fn found(
         paged_info(tensor, options.pages, rows)?;
     }
     Ok((io, tensors, rows))
-}
-
-/// For pages of a graph that has none.
-pub(super) fn not_in_pages() -> GenerateError {
-    let what = "pages: the graph's cache is not in pages; export it with PagedAttention".to_owned();
-    GenerateError::Unsupported(what)
 }
 
 fn check_size(pages: usize, rows: usize) -> Result<(), GenerateError> {

@@ -6,7 +6,7 @@ use onepool::Session;
 use onepool::device::Context;
 use onepool::generate::{
     BatchOptions, Batcher, CachedPage, Eviction, GenerateError, GenerateOptions, Generated, Generator,
-    ModelFolder, PageOptions, PagePool, Prompt,
+    ModelFolder, PageOptions, PagePool, Pages, Prompt,
 };
 use onepool::memory::host::HostRegion;
 
@@ -337,10 +337,12 @@ fn pools_that_are_too_small_or_of_another_model_say_so() {
     assert!(wrong(PageOptions::new(usize::MAX)).contains("expected 1 to"));
     let region = Some(HostRegion::new(64).unwrap().into_shared());
     assert!(wrong(PageOptions { region, ..PageOptions::new(4) }).contains("the region has"));
-    let fixed = ModelFolder::open(folder("fixed")).unwrap();
-    let on_fixed = Session::builder().model(fixed.graph()).context(cpu()).build().unwrap();
-    let e = PagePool::new(&fixed, &on_fixed, &PageOptions::new(4)).unwrap_err().to_string();
-    assert!(e.contains("not in pages"), "{e}");
+    for model in ["appending", "growing"] {
+        let other = ModelFolder::open(folder(model)).unwrap();
+        let session = Session::builder().model(other.graph()).context(cpu()).build().unwrap();
+        let e = PagePool::new(&other, &session, &PageOptions::new(4)).unwrap_err().to_string();
+        assert!(e.contains("not in pages"), "{e}");
+    }
     let dir = copy("paged");
     let path = dir.path().join("genai_config.json");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -348,4 +350,73 @@ fn pools_that_are_too_small_or_of_another_model_say_so() {
     let other = ModelFolder::open(dir.path()).unwrap();
     let e = Generator::with_pages(other, session_, None, &pool).unwrap_err();
     assert!(matches!(e, GenerateError::Pages(_)) && e.to_string().contains("of another model"), "{e}");
+}
+
+/// A generator of a graph with GroupQueryAttention, on pages of 4 tokens.
+fn changed(context: &Context, pages: usize) -> Generator {
+    let options = PageOptions { rows: Some(4), ..PageOptions::new(pages) };
+    let folder = ModelFolder::open(folder("fixed")).unwrap().in_pages(Pages::New(options));
+    let session = Session::builder().model(folder.graph()).context(context.clone()).build().unwrap();
+    Generator::new(folder, session, None).unwrap()
+}
+
+#[test]
+fn a_graph_with_group_query_attention_is_changed_to_have_pages() {
+    for context in devices() {
+        let mut generator = changed(&context, 64);
+        assert!(generator.remarks().is_empty());
+        for case in expected("fixed") {
+            let made = generate(&mut generator, &case.prompt, &exactly(case.tokens.len().min(40)));
+            assert_eq!(made.tokens[..], case.tokens[..made.tokens.len()], "{}", context.info().name);
+        }
+        // Texts that come and go, on fewer pages than they need together.
+        let mut generator = changed(&context, 20);
+        let pool = generator.pages().unwrap().clone();
+        let mut batcher = Batcher::new(&mut generator, options(4, 24)).unwrap();
+        let case = &expected("fixed")[0];
+        for _ in 0..3 {
+            batcher.add(Prompt::Tokens(&case.prompt_tokens), exactly(24), quiet).unwrap();
+        }
+        for (_, made) in all(&mut batcher) {
+            assert_eq!(made.tokens, case.tokens[..24], "{}", context.info().name);
+        }
+        assert!(batcher.counts().preempted > 0 && pool.counts().used == 0);
+    }
+    let mut generator = changed(&cpu(), 3);
+    let e = generator.generate(Prompt::Tokens(&[7; 14]), &exactly(9), |_| ControlFlow::Continue(()));
+    assert!(matches!(e, Err(GenerateError::PagesFull { missing: 1, pages: 3, .. })));
+}
+
+#[test]
+fn guesses_and_sharing_work_in_pages_of_a_changed_graph() {
+    let case = &expected("fixed")[0];
+    let mut generator = changed(&cpu(), 64);
+    let guessed = GenerateOptions { lookup: 4, ..exactly(40) };
+    assert_eq!(go_on(&mut generator, &case.prompt_tokens, &guessed).tokens, case.tokens[..40]);
+    let longer: Vec<u32> = case.prompt_tokens.iter().chain(&case.tokens[..20]).copied().collect();
+    let made = go_on(&mut generator, &longer, &GenerateOptions { reuse: true, ..exactly(6) });
+    assert_eq!(made.tokens, case.tokens[20..26]);
+    assert!(made.reused_tokens > 0);
+}
+
+#[test]
+fn conversations_of_pages_and_of_a_fixed_cache_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("chat");
+    let case = &expected("fixed")[0];
+    let longer: Vec<u32> = case.prompt_tokens.iter().chain(&case.tokens[..12]).copied().collect();
+    let mut generator = changed(&cpu(), 32);
+    go_on(&mut generator, &case.prompt_tokens, &exactly(12));
+    generator.save(&file).unwrap();
+    let mut other = changed(&cpu(), 32);
+    assert_eq!(other.restore(&file).unwrap(), longer.len() - 1);
+    let made = go_on(&mut other, &longer, &GenerateOptions { reuse: true, ..exactly(6) });
+    assert_eq!((made.reused_tokens, &made.tokens[..]), (longer.len() - 1, &case.tokens[12..18]));
+    let mut fixed = open(&folder("fixed"), &cpu(), None).unwrap();
+    let e = fixed.restore(&file).unwrap_err().to_string();
+    assert!(e.contains("of another kind"), "{e}");
+    go_on(&mut fixed, &case.prompt_tokens, &exactly(12));
+    fixed.save(&file).unwrap();
+    let e = other.restore(&file).unwrap_err().to_string();
+    assert!(e.contains("of another kind"), "{e}");
 }

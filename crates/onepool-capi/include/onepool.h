@@ -585,7 +585,8 @@ typedef struct onepool_generator_options {
     size_t draft_tokens; /* the most tokens that it guesses at once; 0: 4 */
     uint32_t sample_on;  /* onepool_sample_on */
     uint32_t reserved;   /* 0 */
-    size_t pages;        /* of a graph whose cache is in pages: so many, and never more; 0: as many as texts may need */
+    size_t pages;        /* so many, and never more; a graph with GroupQueryAttention is changed to have them. 0: as many as texts
+                          * may need of a graph with PagedAttention, none of others */
     size_t page_tokens;  /* tokens of one of them; 0: as the graph declares, else 16 */
     onepool_region *page_memory; /* where they lie, of at least onepool_page_counts.region_bytes; or null */
     onepool_generator *pages_of; /* a generator of the same model whose pages this one has too; or null */

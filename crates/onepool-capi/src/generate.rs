@@ -135,7 +135,7 @@ impl GeneratorObject {
     }
 
     fn pages(&self) -> Result<&PagePool, Failure> {
-        let problem = "has no pages: its graph has no PagedAttention";
+        let problem = "has no pages: none were asked for, and its graph has no PagedAttention";
         self.pages.as_ref().ok_or_else(|| Failure::argument("generator", problem))
     }
 }

@@ -46,9 +46,13 @@ pub(super) struct Args {
     /// --prompt-cache and an encoder all of such a group end before the next one begins.
     #[arg(long, default_value_t = 8, value_name = "PROMPTS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     batch: u16,
-    /// Pages of keys and values, for a graph with PagedAttention. Without it as many as --batch prompts can need.
+    /// Pages of keys and values: prompts that begin alike share them. A graph with GroupQueryAttention is changed to have
+    /// pages; a graph with PagedAttention always has them, without this as many as --batch prompts can need.
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..))]
     pages: Option<u32>,
+    /// Tokens of a page. Without it as many as the graph declares, else 16.
+    #[arg(long, value_name = "TOKENS", requires = "pages", value_parser = clap::value_parser!(u32).range(1..))]
+    page_tokens: Option<u32>,
     /// Gives each prompt as a user's message to the model's chat template. A line of --prompts that is a JSON
     /// list of messages, each with "role" and "content", is a whole chat.
     #[arg(long)]
@@ -413,7 +417,9 @@ fn generator(
         Some(pages) => {
             let session = args.session.open(&folder, common, out)?;
             let _spinner = out.progress("planning", None);
-            let pool = PagePool::new(&folder, &session, &PageOptions::new(pages as usize))?;
+            let rows = args.page_tokens.map(|rows| rows as usize);
+            let options = PageOptions { rows, ..PageOptions::new(pages as usize) };
+            let pool = PagePool::new(&folder, &session, &options)?;
             Generator::with_pages(folder, session, Some(context), &pool)?
         }
         None => Generator::open(folder, Some(context), |builder, path| {

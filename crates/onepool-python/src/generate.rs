@@ -210,7 +210,9 @@ impl Generator {
 }
 
 fn no_pages(py: Python<'_>, name: &str) -> PyErr {
-    let message = format!("{name}the generator's cache is not in pages: its graph has no PagedAttention");
+    let message = format!(
+        "{name}the generator's cache is not in pages: none were asked for, and its graph has no PagedAttention"
+    );
     Class::Argument.says(py, message)
 }
 

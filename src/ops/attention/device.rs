@@ -16,6 +16,8 @@ use crate::ops::{Candidate, ChoiceKey, Lowering, OpError, Operand};
 const VECTOR_ROWS: usize = 4;
 /// Up to this many queries have their pages done in parts.
 const PAGED_PARTS: usize = 64;
+/// Tokens of a sequence, on the average, from which on they are done in tiles.
+const LEAST_SHARE: usize = 4;
 /// The most bytes of what the parts of keys give.
 const MAX_PARTIAL: usize = 64 << 20;
 /// Elements of a tensor that kernels can index.
@@ -221,11 +223,14 @@ pub(super) fn lower_scaled(
             lower.dispatch(matrices.kernel, &spec, &few, &params(s, matrices.groups), grid)
         }
         Method::Tiles { own, cols } => {
-            let kernel =
-                variants::AttentionTile { t: places.dtype, own: own as u32, cols: cols as u32, bool_mask }
-                    .id()?;
+            let kernel = tile_kernel(places, (own, cols), bool_mask)?;
             let groups = tiles(s, own, cols);
-            lower.dispatch(kernel, &constants, &all, &params(s, groups), grid_1d(groups as u64, 1, max_x))
+            let (mut spec, mut args) = (constants.to_vec(), all.to_vec());
+            if let Some(paged) = &places.paged {
+                spec.extend(paged.constants());
+                args.push(paged.table);
+            }
+            lower.dispatch(kernel, &spec, &args, &params(s, groups), grid_1d(groups as u64, 1, max_x))
         }
     }
 }
@@ -289,7 +294,11 @@ impl Method {
             return Ok(Method::Vectors(kernel));
         }
         if places.paged.is_some() {
-            return Err(OpError::unsupported("paged attention of heads beyond a kernel's"));
+            return match s.batch {
+                // One row of tokens.
+                1 => Ok(paged_tile(s)),
+                _ => Err(OpError::unsupported("paged attention of heads beyond a kernel's")),
+            };
         }
         if let Some(matrices) = matrices(s, places, bool_mask, lower) {
             return Ok(Method::Matrices(matrices));
@@ -318,6 +327,9 @@ impl Method {
         if places.fresh.is_none() {
             all.extend(vectors(s, places, bool_mask).map(Method::Vectors));
             all.extend(matrices(s, places, bool_mask, lower).map(Method::Matrices));
+        }
+        if places.paged.is_some() && s.batch == 1 {
+            all.push(paged_tile(s));
         }
         if places.fresh.is_none() && places.paged.is_none() {
             let cols = if s.v_head <= 64 { 64 } else { 128 };
@@ -379,6 +391,22 @@ fn tile(s: &Scaled, device: &DeviceInfo, processors: usize) -> (usize, usize) {
         registers && fills && s.q_len > own / 2 * attention_tile::DOWN
     };
     ([8, 4].into_iter().find(enough).unwrap_or(2), cols)
+}
+
+/// The tiles of tokens whose keys lie in pages.
+fn paged_tile(s: &Scaled) -> Method {
+    Method::Tiles { own: 4, cols: if s.v_head <= 64 { 64 } else { 128 } }
+}
+
+fn tile_kernel(places: &Places, (own, cols): (usize, usize), bool_mask: bool) -> Result<KernelId, OpError> {
+    let (own, cols, paged) = (own as u32, cols as u32, places.paged.is_some());
+    Ok(variants::AttentionTile { t: places.dtype, own, cols, bool_mask, paged }.id()?)
+}
+
+/// Whether a run of `tokens` of `sequences` in pages is done in tiles: a work-group reads the keys of each sequence that it
+/// has tokens of.
+pub(super) fn in_tiles(tokens: usize, sequences: usize) -> bool {
+    tokens > PAGED_PARTS && tokens >= LEAST_SHARE * sequences
 }
 
 /// Work-groups of such tiles.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::device::{Paged, Places, lower_scaled};
+use super::device::{Paged, Places, in_tiles, lower_scaled};
 use super::rotary::{Positions, Rotation, Tables};
 use super::scaled::{Attended, MaskData, Scaled, Sink, Steps, check_sizes};
 use super::{FLOATS_TO_32, count};
@@ -262,9 +262,13 @@ impl Operator for PagedAttention {
         }
         r.append(dtype, [turned, places], lower)?;
         let steps = Steps { first: 0, batch: 0, head: size, row: g * size };
-        // Each token is a sequence of one query, as long as its keys are.
+        // Each token is a sequence of one query, as long as its keys are, or all are one row.
         let queries = Steps { first: 0, batch: q_row, head: size, row: q_row };
-        let scaled = r.scaled(r.tokens, [1, r.pages * r.page], queries, steps);
+        let keys = r.pages * r.page;
+        let scaled = match in_tiles(r.tokens, r.sequences) {
+            true => r.scaled(1, [r.tokens, keys], queries, steps),
+            false => r.scaled(r.tokens, [1, keys], queries, steps),
+        };
         let paged = Paged { table: Operand::Input(TABLE), page: r.page, pages: r.pages, blocks: r.blocks };
         let places = Places {
             dtype,

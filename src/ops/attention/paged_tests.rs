@@ -230,6 +230,41 @@ fn heads_and_lengths_of_all_kinds() {
     long.check();
 }
 
+/// Runs of many tokens of few sequences, which devices do in tiles: several sequences in one, and one in several.
+#[test]
+fn prompts_are_done_in_tiles() {
+    let table = vec![vec![5, 2], vec![1, -1], vec![3, 0]];
+    let prompts = |op, size| Case {
+        op,
+        size,
+        table: table.clone(),
+        page: 32,
+        lens: vec![50, 3, 20],
+        past: vec![10, 3, 40],
+        ..Case::default()
+    };
+    let plain = PagedAttention { rotary: Some(false), ..OP };
+    for size in [6, 16, 80, 136] {
+        prompts(plain, size).check();
+    }
+    let op = PagedAttention { rotary: Some(true), softcap: 2.0, scale: Some(0.4), ..OP };
+    Case { sinks: true, after: 30, packed: true, ..prompts(op, 8) }.check();
+    for window in [1, 7, 45] {
+        prompts(PagedAttention { window: Some(window), ..OP }, 8).check();
+    }
+    prompts(PagedAttention { causal: false, heads: 6, kv_heads: 1, ..OP }, 8).check();
+    // Pages that there are not, and sequences of no token.
+    let holes = vec![vec![5, -1, 2, -1], vec![1, -1, 4, -1], vec![-1, -1, -1, -1], vec![3, 0, 7, 6]];
+    for window in [None, Some(20)] {
+        let op = PagedAttention { window, ..OP };
+        let (lens, past) = (vec![70, 0, 5, 60], vec![20, 8, 2, 60]);
+        Case { table: holes.clone(), lens, past, after: 9, ..prompts(op, 8) }.check();
+    }
+    let one =
+        Case { table: vec![vec![1, 5, 0, 7]], page: 40, lens: vec![100], past: vec![55], ..prompts(OP, 64) };
+    one.check();
+}
+
 #[test]
 fn halves_are_near_the_definition() {
     let case = Case { op: PagedAttention { rotary: Some(false), ..OP }, ..Case::default() };

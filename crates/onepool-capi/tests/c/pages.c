@@ -112,7 +112,7 @@ static void refused(const char *model, const char *device, onepool_generator *pa
     options.page_tokens = 4;
     not_opened(model, device, &options, BAD, "options.page_tokens");
     options.pages = 4;
-    not_opened(fixed, device, &options, ONEPOOL_ERROR_MODEL, "not in pages");
+    not_opened(beside(model, "appending"), device, &options, ONEPOOL_ERROR_MODEL, "not in pages");
     options.pages_of = paged;
     not_opened(model, device, &options, BAD, "options.pages_of");
     options.pages = 0, options.page_tokens = 0, options.pages_of = plain;

@@ -71,7 +71,11 @@ fn prompts_of_a_file_come_and_go() {
     let file = dir.path().join("prompts.txt");
     std::fs::write(&file, "Hello\n\nWorld\nHello there\nHello\n").unwrap();
     let file = file.to_str().unwrap();
-    for (model, pages) in [(MODEL, &[][..]), ("models/tiny_llm/paged", &["--pages", "4"][..])] {
+    for (model, pages) in [
+        (MODEL, &[][..]),
+        ("models/tiny_llm/paged", &["--pages", "4"][..]),
+        (MODEL, &["--pages", "9", "--page-tokens", "4"][..]),
+    ] {
         let run = |args: &[&str]| -> serde_json::Value {
             let given =
                 ["generate", model, "-d", "cpu", "--json", "--prompts", file, "-n", "9", "--ignore-end"];
@@ -94,7 +98,8 @@ fn prompts_of_a_file_come_and_go() {
     let blank = dir.path().join("blank.txt");
     std::fs::write(&blank, "\n \n").unwrap();
     fails(d, 2, &["generate", MODEL, "--prompts", blank.to_str().unwrap()], &["blank.txt has no text"]);
-    fails(d, 3, &["generate", MODEL, "-d", "cpu", "-p", "x", "--pages", "4"], &["not in pages"]);
+    let appending = "models/tiny_llm/appending";
+    fails(d, 3, &["generate", appending, "-d", "cpu", "-p", "x", "--pages", "4"], &["not in pages"]);
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! Runs of several tokens of which few logits are wanted: the product that gives them gets the wanted rows alone.
+
+use std::sync::Arc;
+
+use super::graph_edit::GraphEdit;
+use crate::dtype::DType;
+use crate::graph::{Graph, Node, NodeId, Origin, TensorId};
+use crate::operator::Structure;
+use crate::ops::index::Gather;
+use crate::shape::Dim;
+
+/// The input that has the tokens of a run whose logits are wanted, `[rows]`.
+pub(super) const LOGIT_ROWS: &str = "rows of the logits";
+
+/// Products of the rows of input 0 with constants, which come after it.
+const PRODUCTS: [&str; 3] = ["MatMul", "MatMulBlocks", "MatMulNBits"];
+
+/// The graph with the logits of wanted tokens alone; nothing where they are not those of a last product with constants.
+/// Axis `axis` of what it reads has the tokens.
+pub(super) fn with_rows(graph: &Graph, logits: &str, axis: i64) -> Option<Graph> {
+    let product = product(graph, logits)?;
+    let mut edit = GraphEdit::new(graph);
+    let rows = edit.input(LOGIT_ROWS, DType::I64, vec![Dim::Unknown]);
+    let Node { inputs, device, .. } = &graph.nodes()[product.index()];
+    let (read, device) = (inputs.first().copied().flatten()?, *device);
+    let wanted = edit.node("wanted rows", Arc::new(Gather { axis }), vec![Some(read), Some(rows)], device);
+    edit.graph.nodes[product.index()].inputs[0] = Some(wanted);
+    edit.finish().ok()
+}
+
+/// The product whose rows are the logits, but for functions of single elements.
+fn product(graph: &Graph, logits: &str) -> Option<NodeId> {
+    let mut at = graph.outputs().iter().find(|(name, _)| name == logits)?.1;
+    loop {
+        let Origin::Node { node: id, output: 0 } = graph.tensor(at).origin else { return None };
+        let node = graph.node(id);
+        if uses(graph, at) != 1 {
+            return None;
+        }
+        let (first, others) = node.inputs.split_first()?;
+        let first = (*first)?;
+        let with_constants = others.iter().flatten().all(|id| is_constant(graph, *id));
+        if PRODUCTS.contains(&node.op.name()) && with_constants {
+            return (!is_constant(graph, first)).then_some(id);
+        }
+        at = row_wise(graph, node)?;
+    }
+}
+
+/// How often a tensor is read, as an output of the graph too.
+fn uses(graph: &Graph, id: TensorId) -> usize {
+    let read = graph.nodes().iter().flat_map(|node| node.inputs.iter().flatten());
+    read.chain(graph.outputs().iter().map(|(_, id)| id)).filter(|read| **read == id).count()
+}
+
+/// Whether a tensor is computed from constants alone.
+fn is_constant(graph: &Graph, id: TensorId) -> bool {
+    match graph.tensor(id).origin {
+        Origin::Constant(_) => true,
+        Origin::Node { node, .. } => {
+            let node = graph.node(node);
+            node.op.control().is_none() && node.inputs.iter().flatten().all(|id| is_constant(graph, *id))
+        }
+        Origin::Input | Origin::Unmade => false,
+    }
+}
+
+/// The tensor of which a node computes each row alone.
+fn row_wise(graph: &Graph, node: &Node) -> Option<TensorId> {
+    let mut given = node.inputs.iter().flatten().copied();
+    let is_elementwise = matches!(node.op.structure(), Some(Structure::Elementwise(_) | Structure::Cast));
+    if is_elementwise || matches!(node.op.name(), "Identity" | "Tanh") {
+        // A vector or a number is the same for all rows.
+        let is_small = |id: TensorId| match &graph.tensor(id).origin {
+            Origin::Constant(value) => value.shape().rank() <= 1,
+            _ => false,
+        };
+        let found = given.clone().find(|id| !is_small(*id))?;
+        return given.all(|id| id == found || is_small(id)).then_some(found);
+    }
+    // A row of a batch of one.
+    let (read, rest) = (given.next()?, given.collect::<Vec<_>>());
+    (node.op.name() == "Squeeze" && rest.is_empty()).then_some(read)
+}
