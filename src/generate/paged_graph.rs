@@ -406,7 +406,7 @@ impl Change<'_> {
             if reads && first.is_none_or(|(_, known)| known && !is_known) {
                 first = Some((node, is_known));
             }
-            if let Some(problem) = self.joins_positions(node) {
+            if !reads && let Some(problem) = self.joins_positions(node) {
                 return Err(refused(graph, node, problem));
             }
         }
