@@ -1,5 +1,6 @@
 //! com.microsoft's PagedAttention: attention of rows without padding to a cache in pages, which tables name.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::device::{Paged, Places, in_tiles, lower_scaled};
@@ -13,7 +14,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, Updated, check_len, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::word::word;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
 use crate::shape::Shape;
 
 // Positions of the inputs.
@@ -32,6 +33,9 @@ const SINKS: usize = 11;
 
 /// The position of the result in errors.
 const Y: usize = 12;
+
+/// From so many queries of a sequence on the native function copies their keys and values head by head.
+const MANY_QUERIES: usize = 16;
 
 /// Inputs: query, key and value of all tokens (or all three in the first), `[tokens, heads * size]`; the caches of keys and
 /// values, `[pages, rows of a page, heads, size]`; where the tokens of each sequence begin and end, `[sequences + 1]`; how
@@ -522,30 +526,47 @@ impl Resolved {
         Ok(seen)
     }
 
-    /// The keys or values of some rows of a cache, `[heads, rows, size]`.
-    fn gather<T: Real>(
+    /// The keys or values of some rows of a cache, `[rows, heads, size]`, which are the cache's own where they are neighbours,
+    /// or `by_head`, `[heads, rows, size]`; and where they lie.
+    fn gather<'u, T: Real>(
         &self,
-        cache: &Updated<'_, T>,
+        cache: &'u Updated<'_, T>,
         seen: &[(usize, usize)],
-    ) -> Result<Vec<T>, KernelError> {
+        by_head: bool,
+    ) -> Result<(Cow<'u, [T]>, Steps), KernelError> {
         let (g, size, rows) = (self.op.kv_heads, self.size, seen.len());
-        let (mut all, mut row) = (vec![T::ZERO; g * rows * size], vec![T::ZERO; g * size]);
-        for (i, (_, at)) in seen.iter().enumerate() {
-            let at = at * g * size;
-            let whole = match cache {
+        let width = g * size;
+        let load = |at: usize, to: &mut [T]| {
+            let is_there = match cache {
                 Updated::Whole(cache) => {
-                    cache.get(at..at + g * size).map(|from| row.copy_from_slice(from)).is_some()
+                    cache.get(at..at + to.len()).map(|from| to.copy_from_slice(from)).is_some()
                 }
-                Updated::Halves(cache) => cache.load(at, &mut row),
+                Updated::Halves(cache) => cache.load(at, to),
             };
-            if !whole {
-                return Err(KernelError::Value { what: format!("element {at} is beyond a cache in pages") });
-            }
-            for (h, vector) in row.chunks(size).enumerate() {
-                all[(h * rows + i) * size..][..size].copy_from_slice(vector);
-            }
+            let what = || format!("element {at} is beyond a cache in pages");
+            is_there.then_some(()).ok_or_else(|| KernelError::Value { what: what() })
+        };
+        let steps = Steps { first: 0, batch: 0, head: size, row: width };
+        let are_neighbours = || seen.windows(2).all(|pair| pair[1].1 == pair[0].1 + 1);
+        if let (Updated::Whole(cache), [(_, first), ..], false) = (cache, seen, by_head)
+            && are_neighbours()
+            && let Some(own) = cache.get(first * width..(first + rows) * width)
+        {
+            return Ok((Cow::Borrowed(own), steps));
         }
-        Ok(all)
+        let mut all = vec![T::ZERO; rows * width];
+        let work = all.len();
+        if by_head {
+            par::try_rows(&mut all, rows * size, work, |h, own| {
+                let vectors = own.chunks_mut(size).zip(seen);
+                vectors.into_iter().try_for_each(|(to, (_, at))| load(at * width + h * size, to))
+            })?;
+            return Ok((Cow::Owned(all), Steps::heads_first(g, rows, size)));
+        }
+        par::try_rows(&mut all, width, work, |i, to| {
+            seen.get(i).map_or(Ok(()), |(_, at)| load(at * width, to))
+        })?;
+        Ok((Cow::Owned(all), steps))
     }
 
     /// Writes new keys and values and gives the result.
@@ -576,8 +597,10 @@ impl Resolved {
         let sink = inputs.get_opt(SINKS, self.sizes[SINKS])?.map_or(Sink::None, Sink::Heads);
         for (b, span) in layout.spans.iter().enumerate().filter(|(_, span)| span.len > 0) {
             let seen = self.seen(layout.table, (b, *span))?;
-            let (k, v) = (self.gather(keys, &seen)?, self.gather(values, &seen)?);
-            let at = Steps::heads_first(g, seen.len(), size);
+            // Many queries read keys that are neighbours faster than it takes to copy them.
+            let by_head = span.len >= MANY_QUERIES;
+            let ((k, at), (v, _)) =
+                (self.gather(keys, &seen, by_head)?, self.gather(values, &seen, by_head)?);
             let queries = Steps::rows_first(h, span.len, size);
             let scaled = self.scaled(1, [span.len, seen.len()], queries, at);
             let given = |q, k, v| Attended { q, k, v, mask: MaskData::None, lens: None, sink };
@@ -594,7 +617,7 @@ impl Resolved {
                 let before = self.op.window.map_or(0, |window| (span.past + i + 1).saturating_sub(window));
                 let from = seen.partition_point(|(j, _)| *j < before);
                 let kv_len = seen.partition_point(|(j, _)| *j <= last).saturating_sub(from);
-                let at = Steps { first: from * size, ..at };
+                let at = Steps { first: from * at.row, ..at };
                 let one = Steps::rows_first(h, 1, size);
                 let own = Scaled { q_len: 1, kv_len, k: at, v: at, q: one, y: one, ..scaled };
                 Scaled { causal: false, left: None, ..own }.attend(&given(q, &k, &v), y, None)?;

@@ -211,6 +211,11 @@ fn sequences_read_and_write_their_pages() {
     }
     let op = PagedAttention { causal: false, ..OP };
     Case { op, table, lens: vec![6, 2, 3], past: vec![5, 8, 2], ..Case::default() }.check();
+    // Pages that are neighbours, of which the first tokens are in no window.
+    let table = vec![vec![2, 3, -1], vec![4, 5, -1], vec![6, 7, -1]];
+    for window in [None, Some(2)] {
+        Case { table: table.clone(), op: PagedAttention { window, ..OP }, ..Case::default() }.check();
+    }
     let slots = Some(vec![20, 21, 22, 23, 8, -1, 14, 15, 0]);
     Case { slots, packed: true, ..Case::default() }.check();
     // Two sequences share a full page.
