@@ -9,6 +9,9 @@ use crate::graph::{Tensor, TensorInfo};
 use crate::session::{Binding, IoInfo};
 use crate::shape::{Dim, Shape};
 
+/// The input that has the tokens of a run whose logits are wanted, `[rows]`, where a graph gives those of some.
+pub(super) const LOGIT_ROWS: &str = "rows of the logits";
+
 /// An input that holds integers.
 #[derive(Clone, Debug)]
 pub(super) struct IntInput {

@@ -3,8 +3,7 @@
 use super::cache::CacheTensor;
 use super::cross_io::CrossIo;
 use super::error::GenerateError;
-use super::input::{IntInput, cache_info};
-use super::logit_rows::LOGIT_ROWS;
+use super::input::{IntInput, LOGIT_ROWS, cache_info};
 use super::scan::{SampleOn, ScanIo};
 use super::settings::{Config, layer_name};
 use crate::dtype::DType;

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use super::graph_edit::GraphEdit;
+use super::input::LOGIT_ROWS;
 use crate::dtype::DType;
 use crate::graph::{Graph, Node, NodeId, Origin, TensorId};
 use crate::operator::Structure;
 use crate::ops::index::Gather;
 use crate::shape::Dim;
-
-/// The input that has the tokens of a run whose logits are wanted, `[rows]`.
-pub(super) const LOGIT_ROWS: &str = "rows of the logits";
 
 /// Products of the rows of input 0 with constants, which come after it.
 const PRODUCTS: [&str; 3] = ["MatMul", "MatMulBlocks", "MatMulNBits"];

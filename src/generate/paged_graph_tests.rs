@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::error::GenerateError;
-use super::logit_rows::{LOGIT_ROWS, with_rows};
+use super::input::LOGIT_ROWS;
+use super::logit_rows::with_rows;
 use super::paged_graph::{in_pages, paged};
 use super::sampling::Sampling;
 use super::settings::{Bans, Config, Names};
