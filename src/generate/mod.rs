@@ -29,7 +29,8 @@
 //! one plan serves all lengths up to a power of two. A graph that does not heed its mask is planned anew for each token,
 //! which [`Generator::remarks`] says. A prompt runs in chunks of a few sizes; the last one may be filled up with tokens
 //! that the next run overwrites. Decoders that read an encoder have no mask for their cache: their graph is changed so that
-//! rows may be hidden.
+//! rows may be hidden. Where pages are asked for ([`ModelFolder::in_pages`]), a graph with GroupQueryAttention is changed to
+//! keep keys and values in a [`PagePool`], which texts that begin alike share.
 
 #![forbid(unsafe_code)]
 

@@ -223,14 +223,7 @@ pub(super) fn lower_scaled(
             lower.dispatch(matrices.kernel, &spec, &few, &params(s, matrices.groups), grid)
         }
         Method::Tiles { own, cols } => {
-            let kernel = tile_kernel(places, (own, cols), bool_mask)?;
-            let groups = tiles(s, own, cols);
-            let (mut spec, mut args) = (constants.to_vec(), all.to_vec());
-            if let Some(paged) = &places.paged {
-                spec.extend(paged.constants());
-                args.push(paged.table);
-            }
-            lower.dispatch(kernel, &spec, &args, &params(s, groups), grid_1d(groups as u64, 1, max_x))
+            lower_tiles(s, places, bool_mask, (&constants, &all), (own, cols), lower)
         }
     }
 }
@@ -393,14 +386,31 @@ fn tile(s: &Scaled, device: &DeviceInfo, processors: usize) -> (usize, usize) {
     ([8, 4].into_iter().find(enough).unwrap_or(2), cols)
 }
 
+/// Emits `s` in tiles of such sizes.
+fn lower_tiles(
+    s: &Scaled,
+    places: &Places,
+    bool_mask: bool,
+    (constants, args): (&[(u32, u32)], &[Operand]),
+    (own, cols): (usize, usize),
+    lower: &mut Lowering<'_>,
+) -> Result<(), OpError> {
+    let paged = places.paged.is_some();
+    let kernel =
+        variants::AttentionTile { t: places.dtype, own: own as u32, cols: cols as u32, bool_mask, paged };
+    let groups = tiles(s, own, cols);
+    let grid = grid_1d(groups as u64, 1, lower.device().limits.max_groups[0]);
+    let (mut spec, mut args) = (constants.to_vec(), args.to_vec());
+    if let Some(paged) = &places.paged {
+        spec.extend(paged.constants());
+        args.push(paged.table);
+    }
+    lower.dispatch(kernel.id()?, &spec, &args, &params(s, groups), grid)
+}
+
 /// The tiles of tokens whose keys lie in pages.
 fn paged_tile(s: &Scaled) -> Method {
     Method::Tiles { own: 4, cols: if s.v_head <= 64 { 64 } else { 128 } }
-}
-
-fn tile_kernel(places: &Places, (own, cols): (usize, usize), bool_mask: bool) -> Result<KernelId, OpError> {
-    let (own, cols, paged) = (own as u32, cols as u32, places.paged.is_some());
-    Ok(variants::AttentionTile { t: places.dtype, own, cols, bool_mask, paged }.id()?)
 }
 
 /// Whether a run of `tokens` of `sequences` in pages is done in tiles: a work-group reads the keys of each sequence that it
