@@ -1,20 +1,18 @@
 // Attention of many queries by cooperative matrices of 16 x 16 x 16 with sums in float32. A subgroup has 16 queries of its own
-// and all keys, or (few) the same queries as the others and a quarter of each step's keys. Half as many subgroups (half) fit in
-// 32 KiB, which is what AMD's driver for Windows has. Vectors are whole groups of eight,
-// at most HEAD elements. Dao et al., "FlashAttention", 2022, algorithm 1, has the softmax. Sums are scaled anew only where a
-// score is much larger than those before; else scores become weights where they are, and no row of them is known: shifts of
-// rows and their sums of weights are matrices too.
+// and all keys, or (few) the same queries as the others and a quarter of each step's keys. All but few of the longest vectors
+// fit in 32 KiB, which is what AMD's driver for Windows has. Vectors are whole groups of eight, at most HEAD elements.
+// Dao et al., "FlashAttention", 2022, algorithm 1, has the softmax. Sums are scaled anew only where a score is much larger than
+// those before; else scores become weights where they are, and no row of them is known: shifts of rows and their sums of
+// weights are matrices too.
 // variant: f16_32        T=f16 HEAD=32 EXT_FLOAT16
 // variant: f16_64        T=f16 HEAD=64 EXT_FLOAT16
 // variant: f16_128       T=f16 HEAD=128 EXT_FLOAT16
-// variant: f16_128_half  T=f16 HEAD=128 HALF EXT_FLOAT16
 // variant: f16_32_few    T=f16 HEAD=32 FEW EXT_FLOAT16
 // variant: f16_64_few    T=f16 HEAD=64 FEW EXT_FLOAT16
 // variant: f16_128_few   T=f16 HEAD=128 FEW EXT_FLOAT16
 // variant: f16_32_bool        T=f16 HEAD=32 BOOL_MASK EXT_FLOAT16 EXT_INT8
 // variant: f16_64_bool        T=f16 HEAD=64 BOOL_MASK EXT_FLOAT16 EXT_INT8
 // variant: f16_128_bool       T=f16 HEAD=128 BOOL_MASK EXT_FLOAT16 EXT_INT8
-// variant: f16_128_half_bool  T=f16 HEAD=128 HALF BOOL_MASK EXT_FLOAT16 EXT_INT8
 // variant: f16_32_few_bool    T=f16 HEAD=32 FEW BOOL_MASK EXT_FLOAT16 EXT_INT8
 // variant: f16_64_few_bool    T=f16 HEAD=64 FEW BOOL_MASK EXT_FLOAT16 EXT_INT8
 // variant: f16_128_few_bool   T=f16 HEAD=128 FEW BOOL_MASK EXT_FLOAT16 EXT_INT8
@@ -40,11 +38,7 @@ const uint ROWS = 16u;            // rust FEW_ROWS: its queries
 const uint KEYS = 64u;
 #define SPLIT SUBS
 #else
-#if HEAD == 128 && !defined(HALF)
-const uint SUBS = 8u;             // rust SUBS_128: subgroups of a work-group for the longest vectors
-#else
 const uint SUBS = 4u;             // rust: subgroups of a work-group
-#endif
 const uint ROWS = 16u * SUBS;
 const uint KEYS = 32u;
 #define SPLIT 1u
@@ -63,9 +57,8 @@ const uint LINE = WORDS + 1u;     // the padding keeps lines in different banks
 const uint K_AT = 0u;
 const uint V_AT = KEYS * LINE;
 const uint LOADS = (KEYS * WORDS + THREADS - 1u) / THREADS;
-// A line of a subgroup has scores of float32, then their weights in float16 and a block of one number after those.
-const uint NUMBER = OWN / 8u;
-const uint OWN_LINE = max(OWN / 4u, NUMBER + 4u) + 1u;
+// A line of a subgroup has the weights of its keys in float16; before them, in turn, 16 scores of float32 and blocks of one number.
+const uint OWN_LINE = max(OWN / 8u, 4u) + 1u;
 const uint OWN_AT = 2u * KEYS * LINE;
 const uint OWN_END = OWN_AT + SUBS * 16u * OWN_LINE;
 // What leaves are sums of float32, of so many columns at once.
@@ -131,14 +124,39 @@ void put()
 SUMS rows_of(uint own, uint r, uint share, uint shares, float value)
 {
     for (uint n = share; n < 4u; n += shares) {
-        tile[own + r * OWN_LINE + NUMBER + n] = floatBitsToUint(vec4(value));
+        tile[own + r * OWN_LINE + n] = floatBitsToUint(vec4(value));
     }
     wait_for_sums(false);
     SUMS rows;
-    coopMatLoad(rows, tile, own + NUMBER, OWN_LINE, ROW_MAJOR);
+    coopMatLoad(rows, tile, own, OWN_LINE, ROW_MAJOR);
     wait_for_sums(false);
     return rows;
 }
+
+// Four scores of query `i` and keys from `key` on, with their masks, of the matrix whose row begins at `line`: its group `w`.
+vec4 scores_at(uint line, uint w, uint i, uint key, bool unmasked)
+{
+    if (w >= 4u) {
+        return vec4(HIDDEN);
+    }
+    vec4 s = uintBitsToFloat(tile[line + w]) * p.scale;
+    [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+        s[e] = capped(s[e]);
+        if (!unmasked) {
+            s[e] = masked(s[e], i < p.q_len ? bias(i, key + 4u * w + e) : HIDDEN);
+        }
+    }
+    return s;
+}
+
+// The two groups that this invocation has of matrix N of scores. The index is a literal: drivers keep an array that is indexed
+// by variables in memory, not in registers.
+#define TAKE(N)                                                                                \
+    coopMatStore(scores[N], tile, own, OWN_LINE, ROW_MAJOR);                                   \
+    wait_for_sums(false);                                                                      \
+    weights[2u * N] = scores_at(line, share, i, from + 16u * N, unmasked);                     \
+    weights[2u * N + 1u] = scores_at(line, share + shares, i, from + 16u * N, unmasked);       \
+    wait_for_sums(false);
 
 void main()
 {
@@ -227,26 +245,14 @@ void main()
                 store_halves(scores[n], own + 2u * n, OWN_LINE);
             }
         } else {
-            [[unroll]] for (uint n = 0u; n < TILES; ++n) {
-                coopMatStore(scores[n], tile, own + 4u * n, OWN_LINE, ROW_MAJOR);
-            }
-            wait_for_sums(false);
-            vec4 weights[OWN / 8u];
+            vec4 weights[2 * TILES];
+            TAKE(0u)
+#ifndef FEW
+            TAKE(1u)
+#endif
             float most = top;
-            [[unroll]] for (uint n = 0u; n < OWN / 8u; ++n) {
-                uint w = share + n * shares;
-                weights[n] = vec4(HIDDEN);
-                if (w < OWN / 4u) {
-                    vec4 s = uintBitsToFloat(tile[line + w]) * p.scale;
-                    [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                        s[e] = capped(s[e]);
-                        if (!unmasked) {
-                            s[e] = masked(s[e], i < p.q_len ? bias(i, from + 4u * w + e) : HIDDEN);
-                        }
-                        most = max(most, s[e]);
-                    }
-                    weights[n] = s;
-                }
+            [[unroll]] for (uint n = 0u; n < 2u * TILES; ++n) {
+                most = max(most, max(max(weights[n].x, weights[n].y), max(weights[n].z, weights[n].w)));
             }
             swap[SUBGROUP * 64u + LANE] = most;
             wait_for_sums(false);
@@ -255,24 +261,25 @@ void main()
             }
             float factor = is_hidden(top) ? 0.0 : exp(top - most);
             top = most;
-            [[unroll]] for (uint n = 0u; n < OWN / 8u; ++n) {
-                uint w = share + n * shares;
-                if (w < OWN / 4u) {
-                    vec4 s = vec4(weight(weights[n].x, top), weight(weights[n].y, top), weight(weights[n].z, top), weight(weights[n].w, top));
-                    uvec2 packed = uvec2(packHalf2x16(s.xy), packHalf2x16(s.zw));
-                    if (w % 2u == 0u) {
-                        tile[line + w / 2u].xy = packed;
-                    } else {
-                        tile[line + w / 2u].zw = packed;
-                    }
-                }
-            }
             SUMS factors = rows_of(own, r, share, shares, factor);
             total_of = PRODUCTS(total_of, factors);
             [[unroll]] for (uint s = 0u; s < STEPS; ++s) {
                 sums[s] = PRODUCTS(sums[s], factors);
             }
             shift = rows_of(own, r, share, shares, top * LOG2_E);
+            [[unroll]] for (uint n = 0u; n < 2u * TILES; ++n) {
+                uint w = share + n % 2u * shares;
+                if (w < 4u) {
+                    vec4 s = vec4(weight(weights[n].x, top), weight(weights[n].y, top), weight(weights[n].z, top), weight(weights[n].w, top));
+                    uvec2 packed = uvec2(packHalf2x16(s.xy), packHalf2x16(s.zw));
+                    uint at = line + n / 2u * 2u + w / 2u;
+                    if (w % 2u == 0u) {
+                        tile[at].xy = packed;
+                    } else {
+                        tile[at].zw = packed;
+                    }
+                }
+            }
         }
         wait_for_sums(false);
         [[unroll]] for (uint n = 0u; n < TILES; ++n) {

@@ -3,7 +3,7 @@
 use super::scaled::{Scaled, Steps};
 use crate::dtype::DType;
 use crate::kernel::KernelId;
-use crate::kernel::codes::attention_matrix::{FEW_ROWS, FEW_SUBS, SUBS, SUBS_128};
+use crate::kernel::codes::attention_matrix::{FEW_ROWS, FEW_SUBS, SUBS};
 use crate::kernel::table::variants;
 use crate::ops::Lowering;
 
@@ -36,17 +36,12 @@ impl Matrices {
             return None;
         }
         let groups = |queries: usize| s.batch * s.q_heads * s.q_len.div_ceil(queries);
-        let subs = if head == 128 { SUBS_128 } else { SUBS };
-        let few = lower.few_wide(groups(ROWS * subs));
-        let (subs, rows) = if few { (FEW_SUBS, FEW_ROWS) } else { (subs, ROWS * subs) };
-        // Where workgroup memory is too small for the longest vectors, half as many subgroups have some.
-        [(few, false, subs, rows), (false, true, SUBS, ROWS * SUBS)].into_iter().find_map(
-            |(few, half, subs, rows)| {
-                let head = head as u32;
-                let kernel = variants::AttentionMatrix { t, head, few, half, bool_mask }.id().ok()?;
-                let threads = lower.matrix_threads(kernel, subs)?;
-                Some(Matrices { kernel, threads, groups: groups(rows) })
-            },
-        )
+        let few = lower.few_wide(groups(ROWS * SUBS)).then_some((true, FEW_SUBS, FEW_ROWS));
+        // Few queries of the longest vectors take more workgroup memory than many.
+        few.into_iter().chain([(false, SUBS, ROWS * SUBS)]).find_map(|(few, subs, rows)| {
+            let kernel = variants::AttentionMatrix { t, head: head as u32, few, bool_mask }.id().ok()?;
+            let threads = lower.matrix_threads(kernel, subs)?;
+            Some(Matrices { kernel, threads, groups: groups(rows) })
+        })
     }
 }

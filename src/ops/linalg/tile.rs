@@ -136,7 +136,8 @@ impl<C: Columns> Tiled<'_, C> {
     /// The rows `rows`, which begin at row `row` and column `column` of the output, whose rows begin `y_row` apart.
     fn task(&self, [row, column]: [usize; 2], mut rows: Vec<&mut [f32]>, y_row: usize) {
         let mut panel = PANEL.take();
-        let needed = ((self.depth + UNIT) * VECTORS * UNIT).max(TOGETHER);
+        let after = self.depth * UNIT + DOTS * (self.depth + UNIT);
+        let needed = ((self.depth + UNIT) * VECTORS * UNIT).max(TOGETHER) + after;
         if panel.len() < needed {
             panel.resize(needed, 0.0);
         }
@@ -167,8 +168,12 @@ impl<C: Columns> WithSimd for Task<'_, '_, '_, C> {
         let vectors = if dots { width / S::F32_LANES } else { width.div_ceil(S::F32_LANES) };
         let most = if S::F32_LANES == 8 { 2 } else { VECTORS };
         let together = (TOGETHER / (self.of.depth * most * S::F32_LANES).max(1)).max(1);
+        let after = if dots { rest } else { 0 };
         let mut task = self;
         let mut done = 0;
+        if vectors == 0 {
+            task.strips::<S, 1>(simd, Strips { at: 0, n: 0, strips: 0, after });
+        }
         while done < vectors {
             let left = vectors - done;
             // A single vector at the end makes poor use of the registers: two strips of two are better.
@@ -180,89 +185,139 @@ impl<C: Columns> WithSimd for Task<'_, '_, '_, C> {
             };
             let at = done * S::F32_LANES;
             let n = (wide * strips * S::F32_LANES).min(width - at);
-            match wide {
-                1 => task.strips::<S, 1>(simd, at, n, strips),
-                2 => task.strips::<S, 2>(simd, at, n, strips),
-                _ => task.strips::<S, VECTORS>(simd, at, n, strips),
-            }
             done += wide * strips;
-        }
-        if dots {
-            task.dots(simd, width - rest, rest);
+            let now = Strips { at, n, strips, after: if done == vectors { after } else { 0 } };
+            match wide {
+                1 => task.strips::<S, 1>(simd, now),
+                2 => task.strips::<S, 2>(simd, now),
+                _ => task.strips::<S, VECTORS>(simd, now),
+            }
         }
     }
 }
 
+/// Strips of columns that are multiplied together, and what comes after them.
+#[derive(Clone, Copy)]
+struct Strips {
+    /// The first column, of the task's.
+    at: usize,
+    /// Columns that count.
+    n: usize,
+    strips: usize,
+    /// Columns after these that are products of a row and a column.
+    after: usize,
+}
+
 impl<C: Columns> Task<'_, '_, '_, C> {
-    /// `strips` times `V` vectors of columns from `at` of the task on, `n` elements that count, of all rows.
+    /// Strips of `V` vectors of columns, of all rows.
     #[inline(always)]
-    fn strips<S: Simd, const V: usize>(&mut self, simd: S, at: usize, n: usize, strips: usize) {
+    fn strips<S: Simd, const V: usize>(&mut self, simd: S, of: Strips) {
+        let Strips { at, n, strips, after } = of;
+        let (tiled, depth) = (self.of, self.of.depth);
         let pitch = V * S::F32_LANES;
-        let len = self.of.depth * pitch;
-        let Some(panels) = self.panel.get_mut(..len * strips) else { return };
-        for strip in 0..strips {
+        let len = depth * pitch;
+        let Some((panels, others)) = self.panel.split_at_mut_checked(len * strips) else { return };
+        for (strip, panel) in panels.chunks_exact_mut(len.max(1)).enumerate() {
             let n = (n - strip * pitch).min(pitch);
-            self.of.columns.fill(
-                self.column + at + strip * pitch,
-                n,
-                pitch,
-                &mut panels[strip * len..][..len],
-            );
+            tiled.columns.fill(self.column + at + strip * pitch, n, pitch, panel);
         }
+        let Some(dots) = Dots::new::<S, C>(tiled, self.column, [at + n, after], self.y_row, others) else {
+            return;
+        };
         let place = Place { column: self.column, at, n, strips, y_row: self.y_row };
         let (panels, _) = S::as_simd_f32s(panels);
         let mut rest = &mut *self.rows;
         let mut row = self.row;
-        while S::F32_LANES != 8 && rest.len() >= 8 {
-            let (now, later) = rest.split_at_mut(8);
-            blocks::<S, C, 8, V>(simd, self.of, row, place, panels, now);
-            (rest, row) = (later, row + 8);
-        }
-        while S::F32_LANES == 8 && rest.len() >= 6 {
-            let (now, later) = rest.split_at_mut(6);
-            blocks::<S, C, 6, V>(simd, self.of, row, place, panels, now);
-            (rest, row) = (later, row + 6);
-        }
-        while rest.len() >= 4 {
-            let (now, later) = rest.split_at_mut(4);
-            blocks::<S, C, 4, V>(simd, self.of, row, place, panels, now);
-            (rest, row) = (later, row + 4);
-        }
-        while rest.len() >= 2 {
-            let (now, later) = rest.split_at_mut(2);
-            blocks::<S, C, 2, V>(simd, self.of, row, place, panels, now);
-            (rest, row) = (later, row + 2);
-        }
-        for now in rest.chunks_mut(1) {
-            blocks::<S, C, 1, V>(simd, self.of, row, place, panels, now);
-            row += 1;
+        while !rest.is_empty() {
+            let most = if S::F32_LANES == 8 { 6 } else { 8 };
+            let r = if rest.len() >= most { most } else { 1 << rest.len().ilog2() };
+            let (now, later) = rest.split_at_mut(r);
+            match r {
+                8 => blocks::<S, C, 8, V>(simd, tiled, row, place, panels, now),
+                6 => blocks::<S, C, 6, V>(simd, tiled, row, place, panels, now),
+                4 => blocks::<S, C, 4, V>(simd, tiled, row, place, panels, now),
+                2 => blocks::<S, C, 2, V>(simd, tiled, row, place, panels, now),
+                _ => blocks::<S, C, 1, V>(simd, tiled, row, place, panels, now),
+            }
+            // The rows of the left operand are in the first cache now.
+            dots.of_rows(simd, tiled, row, now);
+            (rest, row) = (later, row + r);
         }
         // Bounds are cheap in registers; what takes longer has its own loop, over what is in the cache yet.
-        let activation = self.of.epilogue.activation;
+        let activation = tiled.epilogue.activation;
         if activation.bounds().is_none() {
             self.rows.iter_mut().for_each(|row| activation.apply(&mut row[at..at + n]));
         }
     }
+}
 
-    /// The `n` columns from `at` of the task on, of all rows.
+/// The `n` columns from `at` of a task on, which begins at column `column` of the output, contiguous.
+struct Dots<'p> {
+    columns: &'p [f32],
+    pitch: usize,
+    column: usize,
+    at: usize,
+    n: usize,
+    /// Stride of rows of the output.
+    y_row: usize,
+}
+
+impl<'p> Dots<'p> {
+    /// `None` where `room` is too small for them.
     #[inline(always)]
-    fn dots<S: Simd>(&mut self, simd: S, at: usize, n: usize) {
-        let (depth, pitch) = (self.of.depth, self.of.depth.next_multiple_of(S::F32_LANES));
-        let Some((panel, columns)) = self.panel.split_at_mut_checked(depth * UNIT) else { return };
-        self.of.columns.fill(self.column + at, n, UNIT, panel);
-        for (k, panel) in panel.chunks_exact(UNIT).enumerate() {
-            for c in 0..n {
-                columns[c * pitch + k] = panel[c];
+    fn new<S: Simd, C: Columns>(
+        of: &Tiled<'_, C>,
+        column: usize,
+        [at, n]: [usize; 2],
+        y_row: usize,
+        room: &'p mut [f32],
+    ) -> Option<Dots<'p>> {
+        let pitch = of.depth.next_multiple_of(S::F32_LANES);
+        let (panel, columns) = room.split_at_mut_checked(of.depth * UNIT)?;
+        if n > 0 {
+            of.columns.fill(column + at, n, UNIT, panel);
+            for (k, panel) in panel.chunks_exact(UNIT).enumerate() {
+                for c in 0..n {
+                    columns[c * pitch + k] = panel[c];
+                }
             }
         }
-        let of = self.of;
-        let a = |row: usize| &of.a[row * of.a_row..][..depth];
-        for (i, rows) in self.rows.chunks_mut(4).enumerate() {
-            let row = self.row + 4 * i;
+        Some(Dots { columns, pitch, column, at, n, y_row })
+    }
+
+    /// Computes them of `rows`, the first of which is row `row` of the output.
+    #[inline(always)]
+    fn of_rows<S: Simd, C>(&self, simd: S, of: &Tiled<'_, C>, row: usize, rows: &mut [&mut [f32]]) {
+        if self.n == 0 {
+            return;
+        }
+        if rows.len().is_multiple_of(3) {
+            self.of_groups::<S, C, 3>(simd, of, row, rows);
+        } else {
+            self.of_groups::<S, C, 4>(simd, of, row, rows);
+        }
+    }
+
+    /// As [`Dots::of_rows`], of `R` rows at a time.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "constant indices keep the slices in registers")]
+    fn of_groups<S: Simd, C, const R: usize>(
+        &self,
+        simd: S,
+        of: &Tiled<'_, C>,
+        row: usize,
+        rows: &mut [&mut [f32]],
+    ) {
+        let &Dots { columns, pitch, column, at, n, y_row } = self;
+        for (i, rows) in rows.chunks_mut(R).enumerate() {
+            let row = row + R * i;
             // Rows that are not there repeat the last one.
             let last = row + rows.len() - 1;
-            let four = [a(row), a(last.min(row + 1)), a(last.min(row + 2)), a(last.min(row + 3))];
-            let sums = dots::<S, 4>(simd, four, columns, pitch, n);
+            let mut a: [&[f32]; R] = [&[]; R];
+            for r in 0..R {
+                a[r] = &of.a[last.min(row + r) * of.a_row..][..of.depth];
+            }
+            let sums = dots::<S, R>(simd, a, columns, pitch, n);
             for (i, (out, sums)) in rows.iter_mut().zip(sums).enumerate() {
                 let out = &mut out[at..at + n];
                 for (c, out) in out.iter_mut().enumerate() {
@@ -270,11 +325,11 @@ impl<C: Columns> Task<'_, '_, '_, C> {
                         Start::Zero => 0.0,
                         Start::Output => *out,
                         Start::PerRow(bias) => bias[row + i],
-                        Start::PerColumn(bias) => bias[self.column + at + c],
+                        Start::PerColumn(bias) => bias[column + at + c],
                     };
                     *out = start + sums[c];
                 }
-                of.epilogue.apply(out, (row + i) * self.y_row + self.column + at);
+                of.epilogue.apply(out, (row + i) * y_row + column + at);
             }
         }
     }
