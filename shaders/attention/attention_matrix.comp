@@ -57,12 +57,13 @@ const uint LINE = WORDS + 1u;     // the padding keeps lines in different banks
 const uint K_AT = 0u;
 const uint V_AT = KEYS * LINE;
 const uint LOADS = (KEYS * WORDS + THREADS - 1u) / THREADS;
-// A line of a subgroup has the weights of its keys in float16; before them, in turn, 16 scores of float32 and blocks of one number.
+// A line of a subgroup has the weights of its keys in float16; before them, in turn, 16 scores of float32, the largest one
+// that each invocation has, and blocks of one number.
 const uint OWN_LINE = max(OWN / 8u, 4u) + 1u;
 const uint OWN_AT = 2u * KEYS * LINE;
 const uint OWN_END = OWN_AT + SUBS * 16u * OWN_LINE;
-// What leaves are sums of float32, of so many columns at once.
-#define COLS (HEAD < 64 ? HEAD : 64)
+// What leaves are sums of float32, of so many columns at once: more would take more room than all before.
+#define COLS 32
 const uint OUT_LINE = COLS / 4u + 1u;
 #ifdef PLAIN_MATRICES
 const uint Q_AT = OWN_END;        // they are read where they are multiplied
@@ -72,7 +73,6 @@ const uint Q_AT = 0u;
 
 // Keys and values, then the scores of every subgroup; before them the queries, and after them the sums, are in their place.
 shared uvec4 tile[max(max(OWN_END, Q_AT + ROWS * LINE), SUBS * 16u * OUT_LINE)];
-shared float swap[SUBS * 64u];
 shared float tops[SUBS * 16u];
 shared float totals[SUBS * 16u];
 #define TILE_HALVES 8u
@@ -254,11 +254,12 @@ void main()
             [[unroll]] for (uint n = 0u; n < 2u * TILES; ++n) {
                 most = max(most, max(max(weights[n].x, weights[n].y), max(weights[n].z, weights[n].w)));
             }
-            swap[SUBGROUP * 64u + LANE] = most;
+            tile[own + LANE].x = floatBitsToUint(most);
             wait_for_sums(false);
             for (uint n = 0u; n < shares; ++n) {
-                most = max(most, swap[SUBGROUP * 64u + 16u * n + r]);
+                most = max(most, uintBitsToFloat(tile[own + 16u * n + r].x));
             }
+            wait_for_sums(false);
             float factor = is_hidden(top) ? 0.0 : exp(top - most);
             top = most;
             SUMS factors = rows_of(own, r, share, shares, factor);
