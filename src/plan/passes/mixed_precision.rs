@@ -2,9 +2,10 @@
 //!
 //! Activations and constants take half the bytes; kernels still accumulate in `float32`. A node stays in `float32`
 //! where its device has no kernel for `float16`, where its values tend to exceed the range of `float16`, or where
-//! nothing is gained. Conversions are inserted between the two.
+//! nothing is gained, and where it writes into memory of the caller that would be converted as a whole. Conversions are
+//! inserted between the two.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use crate::backend::DeviceInfo;
@@ -16,6 +17,7 @@ use crate::ops::{Fact, HalfRule, OpCx, Operator, cast};
 use crate::plan::PlanError;
 use crate::plan::flow::{Flow, FlowNode, Value, ValueId};
 use crate::plan::lowering::PlanCx;
+use crate::plan::passes::update_in_place::updating;
 use crate::sync::lock;
 
 /// What a `float32` model computes in.
@@ -85,7 +87,7 @@ pub(super) fn mixed_precision(flow: &mut Flow, cx: &PlanCx<'_>) -> Result<usize,
         node.op.alias(facts).is_some() || cx.commands_on(node, facts, cx.wanted_device(node)).is_ok()
     };
     let full = flow.clone();
-    let made = convert(flow, &cx.cache.halves, &lowers);
+    let made = convert(flow, &cx.cache.halves, &lowers, cx.updates);
     if made.is_loss() {
         *flow = full;
         flow.remarks.push(NOT_HALVED.to_owned());
@@ -115,12 +117,15 @@ impl Rewritten {
     }
 }
 
-/// Rewrites `flow`; `lowers` says whether the device of a node has a kernel for given facts.
+/// Rewrites `flow`; `lowers` says whether the device of a node has a kernel for given facts, `updates` which inputs and outputs
+/// are the same memory.
 fn convert(
     flow: &mut Flow,
     constants: &HalfConstants,
     lowers: &dyn Fn(&FlowNode, &OpCx) -> bool,
+    updates: &[(usize, usize)],
 ) -> Rewritten {
+    let updating: HashSet<usize> = updating(flow, updates).into_iter().map(|(n, ..)| n).collect();
     let nodes = std::mem::take(&mut flow.nodes);
     let mut masks = vec![true; flow.values.len()];
     for node in nodes.iter().filter(|n| n.op.half_rule() != HalfRule::Mask) {
@@ -140,9 +145,10 @@ fn convert(
         done: Rewritten::default(),
     };
     let mut position = Vec::with_capacity(nodes.len());
-    for mut node in nodes {
+    for (n, mut node) in nodes.into_iter().enumerate() {
         node.control_deps.iter_mut().for_each(|d| *d = position.get(*d).copied().unwrap_or(0));
-        let changed = half.candidates(&node).into_iter().find_map(|cx| {
+        let candidates = if updating.contains(&n) { Vec::new() } else { half.candidates(&node) };
+        let changed = candidates.into_iter().find_map(|cx| {
             let outputs = half.accepts(&node, &cx)?;
             let cx = cx.with_outputs(outputs.clone());
             lowers(&node, &cx).then_some((cx, outputs))
@@ -364,7 +370,7 @@ mod tests {
             let info = TensorInfo::new(DType::F32, Shape::new([1, 32, 9, 9]).unwrap());
             let graph = g.build().unwrap();
             let mut flow = specialize(&graph, &[info], &Default::default()).unwrap().plan().unwrap();
-            let made = convert(&mut flow, &HalfConstants::default(), &|_, _| true);
+            let made = convert(&mut flow, &HalfConstants::default(), &|_, _| true, &[]);
             assert_eq!((made.nodes, made.is_loss()), (1, is_loss), "{group} groups");
         }
         let made = |flops, narrowed| Rewritten { nodes: 1, flops, converted: 10, narrowed };

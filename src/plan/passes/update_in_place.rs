@@ -1,16 +1,37 @@
 //! Memory that is an input and an output: operators write into it what changes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use crate::operator::Operator;
 use crate::plan::flow::Flow;
 use crate::plan::index::FlowIndex;
+
+/// An input and an output that are the same memory: of a node, and of the graph.
+type Pair = [(usize, usize); 2];
 
 /// Lets each node that alone reads an input of `updates` and makes the output paired with it write into that memory,
 /// where its operator can; how many inputs are updated so.
 pub(super) fn update_in_place(flow: &mut Flow, updates: &[(usize, usize)]) -> usize {
+    let before = flow.updates.len();
+    for (n, op, pairs) in updating(flow, updates) {
+        flow.nodes[n].op = op;
+        pairs.iter().for_each(|[(input, _), _]| flow.nodes[n].inputs[*input] = None);
+        flow.updates.extend(pairs.iter().map(|[_, graph]| *graph));
+    }
+    flow.updates.len() - before
+}
+
+/// The nodes that can write into memory of `updates`, each with the operator that does so and what it updates.
+pub(super) fn updating(
+    flow: &Flow,
+    updates: &[(usize, usize)],
+) -> Vec<(usize, Arc<dyn Operator>, Vec<Pair>)> {
+    if updates.is_empty() {
+        return Vec::new();
+    }
     let index = FlowIndex::new(flow);
-    // Of each node, the pairs of its own inputs and outputs, and those of the graph.
-    let mut pairs: BTreeMap<usize, Vec<[(usize, usize); 2]>> = BTreeMap::new();
+    let mut pairs: BTreeMap<usize, Vec<Pair>> = BTreeMap::new();
     for &(i, o) in updates {
         let (Some(&source), Some(&(_, made))) = (flow.inputs.get(i), flow.outputs.get(o)) else { continue };
         let (Some(n), true) = (index.only_user(source), source != made) else { continue };
@@ -24,13 +45,10 @@ pub(super) fn update_in_place(flow: &mut Flow, updates: &[(usize, usize)]) -> us
             pairs.entry(n).or_default().push([(input, output), (i, o)]);
         }
     }
-    let before = flow.updates.len();
-    for (n, pairs) in pairs {
+    let nodes = pairs.into_iter().filter_map(|(n, pairs)| {
         let own: Vec<(usize, usize)> = pairs.iter().map(|[own, _]| *own).collect();
-        let Some(op) = flow.nodes[n].op.updating(&own, &flow.cx(n)) else { continue };
-        flow.nodes[n].op = op;
-        own.iter().for_each(|(input, _)| flow.nodes[n].inputs[*input] = None);
-        flow.updates.extend(pairs.iter().map(|[_, graph]| *graph));
-    }
-    flow.updates.len() - before
+        let op = flow.nodes[n].op.updating(&own, &flow.cx(n))?;
+        Some((n, op, pairs))
+    });
+    nodes.collect()
 }

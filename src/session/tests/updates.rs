@@ -7,13 +7,15 @@ use half::f16;
 use crate::backend::sim::{SimConfig, SimDriver};
 use crate::backend::{BufferDesc, Placement};
 use crate::dtype::DType;
-use crate::graph::{Graph, GraphBuilder, Tensor, TensorInfo};
+use crate::graph::{Graph, GraphBuilder, Tensor, TensorId, TensorInfo};
 use crate::memory::host::HostRegion;
 use crate::memory::import::Reason;
 use crate::ops;
 use crate::ops::Operator;
 use crate::ops::attention::{GroupQueryAttention, TensorScatter};
+use crate::ops::linalg::MatMul;
 use crate::ops::test_util::{tensor_of, values};
+use crate::plan::Precision;
 use crate::registry::Registry;
 use crate::session::tests::{check_messages, desc};
 use crate::session::{Binding, Error, Memory, Session, SessionError};
@@ -31,6 +33,11 @@ const WIDTH: usize = (HEADS + 2 * KV_HEADS) * SIZE;
 fn decoder(dtype: DType) -> Graph {
     let mut g = GraphBuilder::new("decoder");
     let qkv = g.input("qkv", dtype, [1.into(), "s".into(), WIDTH.into()]);
+    attention(g, qkv, dtype)
+}
+
+/// The graph of `g` with attention to caches.
+fn attention(mut g: GraphBuilder, qkv: TensorId, dtype: DType) -> Graph {
     let caches = ["past_k", "past_v"].map(|name| g.input(name, dtype, CACHE.map(Into::into)));
     let last = g.input("last", DType::I32, [1.into()]);
     let total = g.constant("total", Tensor::new([1], &[ROWS as i32]).unwrap());
@@ -183,6 +190,45 @@ fn a_cache_is_extended_where_it_lies() {
             in_place(device, dtype, Place::Region);
             in_place(device, dtype, Place::Device);
         }
+    }
+}
+
+/// Attention to a cache of `float32` stays in it where products are in `float16`: else each run would convert the cache.
+#[test]
+fn a_cache_of_full_precision_is_extended_where_it_lies_in_half_precision() {
+    const DEPTH: usize = 512;
+    let mut g = GraphBuilder::new("projected");
+    let x = g.input("x", DType::F32, [1.into(), 1.into(), DEPTH.into()]);
+    let w = g.constant("w", floats(DType::F32, &[DEPTH, WIDTH], 3));
+    let qkv = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[x, w]);
+    let graph = attention(g, qkv, DType::F32);
+    let run = |device: &str, precision| {
+        let context = Registry::with_defaults().open(device, &desc()).unwrap();
+        let builder = Session::builder().graph(graph.clone()).context(context).copy_threshold(0);
+        let session = builder.precision(precision).build().unwrap();
+        let memory = [(); 2].map(|()| cache(&session, DType::F32, Place::Region));
+        let mut binding = session
+            .bind()
+            .input("x", Memory::value(floats(DType::F32, &[1, 1, DEPTH], 4)))
+            .input("last", Memory::value(Tensor::new([1], &[0i32]).unwrap()))
+            .update("past_k", "present_k", memory[0].again())
+            .update("past_v", "present_v", memory[1].again())
+            .build()
+            .unwrap();
+        for name in ["past_k", "past_v"] {
+            let verdict = binding.verdicts().find(|v| v.tensor == name).unwrap();
+            assert_eq!(verdict.reason, Reason::Updated, "{device} {precision:?}");
+        }
+        binding.run().unwrap();
+        check_messages(&session);
+        binding.get_output("y").unwrap().to_f32s().unwrap()
+    };
+    for device in ["cpu", "sim", "vulkan"] {
+        let [want, got] = [Precision::F32, Precision::F16].map(|precision| run(device, precision));
+        // Products of rounded numbers differ.
+        assert_ne!(got, want, "{device}");
+        let near = got.iter().zip(&want).all(|(got, want)| (got - want).abs() <= 0.05);
+        assert!(near, "{device}: {got:?}, not {want:?}");
     }
 }
 
