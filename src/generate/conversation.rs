@@ -110,14 +110,14 @@ pub(super) fn restore(
     let description: Description = serde_json::from_slice(text).map_err(|_| damaged())?;
     let tensors = decoder.tensors();
     let layouts: Vec<Layout> = tensors.iter().map(Layout::of).collect();
-    if description.model != model_of(decoder, model)
-        && description.model.strip_suffix(IN_PAGES).unwrap_or(&description.model) == model
-    {
+    let own = model_of(decoder, model);
+    let kept = description.model.strip_suffix(IN_PAGES).unwrap_or(&description.model);
+    if description.model != own && kept == model {
         return Err(wrong(
             "the conversation was saved from a cache of another kind: in pages, or of a fixed length",
         ));
     }
-    if description.model != model_of(decoder, model) || description.tensors != layouts {
+    if description.model != own || description.tensors != layouts {
         return Err(wrong("the conversation is of another model"));
     }
     let (tokens, capacity) = (description.tokens, decoder.capacity());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::graph_edit::GraphEdit;
 use super::input::LOGIT_ROWS;
 use crate::dtype::DType;
-use crate::graph::{Graph, Node, NodeId, Origin, TensorId};
+use crate::graph::{Graph, Node, NodeId, Origin, TensorDecl, TensorId};
 use crate::operator::Structure;
 use crate::ops::index::Gather;
 use crate::shape::Dim;
@@ -28,39 +28,42 @@ pub(super) fn with_rows(graph: &Graph, logits: &str, axis: i64) -> Option<Graph>
 
 /// The product whose rows are the logits, but for functions of single elements.
 fn product(graph: &Graph, logits: &str) -> Option<NodeId> {
+    let (constant, uses) = (constants(graph), uses(graph));
     let mut at = graph.outputs().iter().find(|(name, _)| name == logits)?.1;
     loop {
         let Origin::Node { node: id, output: 0 } = graph.tensor(at).origin else { return None };
         let node = graph.node(id);
-        if uses(graph, at) != 1 {
+        if uses[at.index()] != 1 {
             return None;
         }
         let (first, others) = node.inputs.split_first()?;
         let first = (*first)?;
-        let with_constants = others.iter().flatten().all(|id| is_constant(graph, *id));
+        let with_constants = others.iter().flatten().all(|id| constant[id.index()]);
         if PRODUCTS.contains(&node.op.name()) && with_constants {
-            return (!is_constant(graph, first)).then_some(id);
+            return (!constant[first.index()]).then_some(id);
         }
         at = row_wise(graph, node)?;
     }
 }
 
-/// How often a tensor is read, as an output of the graph too.
-fn uses(graph: &Graph, id: TensorId) -> usize {
+/// How often each tensor is read, as an output of the graph too.
+fn uses(graph: &Graph) -> Vec<usize> {
+    let mut uses = vec![0; graph.tensors().len()];
     let read = graph.nodes().iter().flat_map(|node| node.inputs.iter().flatten());
-    read.chain(graph.outputs().iter().map(|(_, id)| id)).filter(|read| **read == id).count()
+    read.chain(graph.outputs().iter().map(|(_, id)| id)).for_each(|id| uses[id.index()] += 1);
+    uses
 }
 
-/// Whether a tensor is computed from constants alone.
-fn is_constant(graph: &Graph, id: TensorId) -> bool {
-    match graph.tensor(id).origin {
-        Origin::Constant(_) => true,
-        Origin::Node { node, .. } => {
-            let node = graph.node(node);
-            node.op.control().is_none() && node.inputs.iter().flatten().all(|id| is_constant(graph, *id))
+/// Whether each tensor is computed from constants alone.
+fn constants(graph: &Graph) -> Vec<bool> {
+    let is_constant = |decl: &TensorDecl| matches!(decl.origin, Origin::Constant(_));
+    let mut constant: Vec<bool> = graph.tensors().iter().map(is_constant).collect();
+    for node in graph.nodes().iter().filter(|node| node.op.control().is_none()) {
+        if node.inputs.iter().flatten().all(|id| constant[id.index()]) {
+            node.outputs.iter().flatten().for_each(|id| constant[id.index()] = true);
         }
-        Origin::Input | Origin::Unmade => false,
     }
+    constant
 }
 
 /// The tensor of which a node computes each row alone.

@@ -584,14 +584,12 @@ fn concrete(sizes: &[Size], len: usize, rows: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
     use std::sync::Arc;
 
     use super::*;
     use crate::backend::ContextDesc;
     use crate::generate::fixed::inputs;
-    use crate::generate::sampling::Sampling;
-    use crate::generate::settings::{Bans, Config, Names};
+    use crate::generate::settings::Config;
     use crate::graph::GraphBuilder;
     use crate::operator::Operator;
     use crate::ops::attention::Attention;
@@ -632,20 +630,7 @@ mod tests {
     }
 
     fn found(session: &Session) -> (DecoderIo, Vec<CacheTensor>) {
-        let config = Config {
-            graph: PathBuf::new(),
-            names: Names::default(),
-            layers: 1,
-            heads: [None, None],
-            context: 64,
-            max_length: 64,
-            ends: Vec::new(),
-            sampling: Sampling::GREEDY,
-            bans: Bans::default(),
-            remarks: Vec::new(),
-            encoder: None,
-        };
-        DecoderIo::find(session, &config).unwrap()
+        DecoderIo::find(session, &Config::of_one_layer()).unwrap()
     }
 
     /// A cache of `rows`, of which the first `len` are numbers and the others large.

@@ -1,14 +1,12 @@
 //! Graphs that are changed to have pages: texts in one run have the logits of each alone, and what cannot be says why.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::error::GenerateError;
 use super::input::LOGIT_ROWS;
 use super::logit_rows::with_rows;
 use super::paged_graph::{in_pages, paged};
-use super::sampling::Sampling;
-use super::settings::{Bans, Config, Names};
+use super::settings::Config;
 use crate::backend::ContextDesc;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
@@ -148,22 +146,6 @@ fn decoder(with: With) -> Graph {
     g.build().unwrap()
 }
 
-fn config() -> Config {
-    Config {
-        graph: PathBuf::new(),
-        names: Names::default(),
-        layers: 1,
-        heads: [None, None],
-        context: 64,
-        max_length: 64,
-        ends: Vec::new(),
-        sampling: Sampling::GREEDY,
-        bans: Bans::default(),
-        remarks: Vec::new(),
-        encoder: None,
-    }
-}
-
 fn session(graph: Graph) -> Session {
     let cpu = Registry::with_defaults().open("cpu", &ContextDesc::default()).unwrap();
     Session::builder().graph(graph).context(cpu).build().unwrap()
@@ -226,7 +208,7 @@ fn together(
 fn texts_in_one_run_have_the_logits_of_each_alone() {
     for with in [With::Nothing, With::Smooth, With::Positions] {
         let graph = decoder(with);
-        let mut changed = in_pages(&session(graph.clone()), &config()).unwrap().unwrap();
+        let mut changed = in_pages(&session(graph.clone()), &Config::of_one_layer()).unwrap().unwrap();
         let names: Vec<String> = changed.inputs().into_iter().map(|io| io.name).collect();
         assert!(!names.contains(&"attention_mask".to_owned()), "{names:?}");
         assert_eq!(names.contains(&"position_ids".to_owned()), with == With::Positions, "{names:?}");
@@ -248,7 +230,7 @@ fn texts_in_one_run_have_the_logits_of_each_alone() {
                 assert!(near, "{with:?} token {at}: {wanted:?} {found:?}");
             }
         }
-        assert!(in_pages(&changed, &config()).unwrap().is_none());
+        assert!(in_pages(&changed, &Config::of_one_layer()).unwrap().is_none());
     }
 }
 
@@ -267,12 +249,12 @@ fn graphs_that_can_have_no_pages_say_which_node_and_why() {
         (With::Bias, "\"attention\" (GroupQueryAttention)", "bias"),
         (With::Codes, "\"attention\" (GroupQueryAttention)", "cache of codes"),
     ] {
-        let e = paged(&decoder(with), &config()).unwrap_err();
+        let e = paged(&decoder(with), &Config::of_one_layer()).unwrap_err();
         assert!(matches!(e, GenerateError::Unsupported(_)), "{e:?}");
         let e = e.to_string();
         assert!(e.contains(node) && e.contains(why), "{with:?}: {e}");
     }
-    let layers = Config { layers: 2, ..config() };
+    let layers = Config { layers: 2, ..Config::of_one_layer() };
     let e = paged(&decoder(With::Nothing), &layers).unwrap_err().to_string();
     assert!(e.contains("past_key_values.1.key"), "{e}");
 }
@@ -280,7 +262,7 @@ fn graphs_that_can_have_no_pages_say_which_node_and_why() {
 #[test]
 fn the_last_product_gets_the_wanted_rows_alone() {
     let graph = decoder(With::Nothing);
-    let changed = paged(&graph, &config()).unwrap();
+    let changed = paged(&graph, &Config::of_one_layer()).unwrap();
     let mut few = session(with_rows(&changed, "logits", 1).unwrap());
     put(&mut few, LOGIT_ROWS, &[2], &[2, 0]);
     let empty = Tensor::new([6, 2, 1, 4], &[0f32; 48]).unwrap();
@@ -295,4 +277,19 @@ fn the_last_product_gets_the_wanted_rows_alone() {
     let y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[x, x]);
     g.output("logits", y);
     assert!(with_rows(&g.build().unwrap(), "logits", 0).is_none());
+}
+
+/// A weight that is computed of constants by many sums, each of which reads the one before twice.
+#[test]
+fn wanted_rows_are_found_before_long_chains_of_constants() {
+    let mut g = GraphBuilder::new("g");
+    let x = g.input("x", DType::F32, [1.into(), "t".into(), WIDTH.into()]);
+    let mut w = g.constant("w", Tensor::new([WIDTH, 16], &[0f32; WIDTH * 16]).unwrap());
+    for _ in 0..50_000 {
+        w = g.op(add(), &[w, w]);
+    }
+    let y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[x, w]);
+    g.output("logits", y);
+    let rows = with_rows(&g.build().unwrap(), "logits", 1).unwrap();
+    assert!(rows.input(LOGIT_ROWS).is_some());
 }

@@ -62,6 +62,26 @@ pub(super) struct Config {
     pub(super) encoder: Option<EncoderConfig>,
 }
 
+#[cfg(test)]
+impl Config {
+    /// Of a decoder of one layer with the usual names, for 64 tokens.
+    pub(super) fn of_one_layer() -> Self {
+        Config {
+            graph: PathBuf::new(),
+            names: Names::default(),
+            layers: 1,
+            heads: [None, None],
+            context: 64,
+            max_length: 64,
+            ends: Vec::new(),
+            sampling: Sampling::GREEDY,
+            bans: Bans::default(),
+            remarks: Vec::new(),
+            encoder: None,
+        }
+    }
+}
+
 /// Tokens that the settings do not let a text have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bans {
