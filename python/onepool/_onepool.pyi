@@ -225,6 +225,7 @@ class Generator:
         draft: tuple[str | os.PathLike[str], int] | None,
         sample_on: str,
         pages: tuple[int | None, int | None, Tensor | None, Generator | None],
+        cache_type: str | None,
         options: Options,
     ) -> Generator: ...
     @property

@@ -381,6 +381,9 @@ class Generator:
     generator that has them is gone. `pages_of` is a generator of the same model whose pages this one has too: what one
     has computed of a prompt the other finds.
 
+    `cache_type` is what the caches of a graph with GroupQueryAttention hold, the draft's too: "q8" and "q4" are codes of 8
+    and 4 bits with a scale for each 32. Without it they are "f16" where `precision` is "f16", else as the graph declares.
+
     It makes one text, or one batch, at a time: another one meanwhile is a `BusyError`. Raises `ModelError`,
     `UnsupportedError`, `ArgumentError` and `NoDeviceError`.
     """
@@ -399,6 +402,7 @@ class Generator:
         page_tokens: int | None = None,
         page_memory: Tensor | None = None,
         pages_of: Generator | None = None,
+        cache_type: Literal["f32", "f16", "q8", "q4"] | None = None,
         **given: Unpack[Options],
     ) -> None:
         if draft_tokens is not None and (draft is None or draft_tokens < 1):
@@ -416,6 +420,7 @@ class Generator:
             guesses,
             sample_on,
             (own[0], own[1], page_memory, other),
+            cache_type,
             options(given),
         )
 

@@ -2,7 +2,8 @@
 // one of PARTS parts of those keys. attention_merge.comp makes one of the parts. Vectors are whole groups of four.
 // With FRESH the keys and values of the queries' own positions are not in the caches yet: queries and new keys are rotated
 // here, and the first work-group that needs a new vector writes it to its row. With JOINED the last work-group that has done
-// its part of some keys makes one of the parts, as attention_merge.comp does.
+// its part of some keys makes one of the parts, as attention_merge.comp does. With CODED caches are words (coded_rows.glsl), which
+// strides of keys and values count.
 // variant: f32       T=f32 VEC=vec4
 // variant: f32_bool  T=f32 VEC=vec4 BOOL_MASK EXT_INT8
 // variant: f16       T=f16 VEC=f16vec4 EXT_STORAGE16
@@ -13,6 +14,10 @@
 // variant: f16_fresh_joined T=f16 VEC=f16vec4 EXT_STORAGE16 FRESH JOINED
 // variant: f32_paged T=f32 VEC=vec4 PAGED
 // variant: f16_paged T=f16 VEC=f16vec4 EXT_STORAGE16 PAGED
+// variant: f32_coded T=f32 VEC=vec4 CODED
+// variant: f16_coded T=f16 VEC=f16vec4 EXT_STORAGE16 CODED
+// variant: f32_coded_joined T=f32 VEC=vec4 CODED JOINED
+// variant: f16_coded_joined T=f16 VEC=f16vec4 EXT_STORAGE16 CODED JOINED
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -29,6 +34,15 @@ layout(set = 0, binding = 7, std430) readonly buffer NewK { VEC new_k[]; };
 layout(set = 0, binding = 8, std430) readonly buffer NewV { VEC new_v[]; };
 layout(set = 0, binding = 9, std430) readonly buffer Cos { T cosines[]; };
 layout(set = 0, binding = 10, std430) readonly buffer Sin { T sines[]; };
+#define Y_AT 11
+#define COUNTERS_AT 12
+#elif defined(CODED)
+layout(set = 0, binding = 1, std430) readonly buffer K { uint k[]; };
+layout(set = 0, binding = 2, std430) readonly buffer V { uint v[]; };
+layout(set = 0, binding = 7, std430) readonly buffer KScales { float k_scales[]; };
+layout(set = 0, binding = 8, std430) readonly buffer VScales { float v_scales[]; };
+#define Y_AT 9
+#define COUNTERS_AT 10
 #else
 layout(set = 0, binding = 1, std430) readonly buffer K { VEC k[]; };
 layout(set = 0, binding = 2, std430) readonly buffer V { VEC v[]; };
@@ -36,10 +50,15 @@ layout(set = 0, binding = 2, std430) readonly buffer V { VEC v[]; };
 #define SINKS 6
 #define PAGES_AT 7
 #include "attention.glsl"
+#ifdef CODED
+#include "coded_rows.glsl"
+CODED_GROUP(key_group, k, k_scales, K_CHANNELS, p.head)
+CODED_GROUP(value_group, v, v_scales, V_CHANNELS, p.v_head)
+#endif
 #ifdef JOINED
 layout(set = 0, binding = 5, std430) coherent buffer Parts { vec4 parts[]; };
-layout(set = 0, binding = 11, std430) writeonly buffer Y { VEC y[]; };
-layout(set = 0, binding = 12, std430) coherent buffer Counters { uint counters[]; };
+layout(set = 0, binding = Y_AT, std430) writeonly buffer Y { VEC y[]; };
+layout(set = 0, binding = COUNTERS_AT, std430) coherent buffer Counters { uint counters[]; };
 #else
 layout(set = 0, binding = 5, std430) writeonly buffer Parts { vec4 parts[]; };
 #endif
@@ -136,7 +155,10 @@ void fetch_key(uint key, uint k_first)
     if (stored < 0) {
         return;
     }
-    uint from = (k_first + uint(stored) * p.k_row) / 4u;
+    uint from = k_first + uint(stored) * p.k_row;
+#ifndef CODED
+    from /= 4u;
+#endif
 #ifdef FRESH
     int row = int(first + key) - offset;
     bool own_row = row >= 0 && row < int(p.q_len);
@@ -155,7 +177,11 @@ void fetch_key(uint key, uint k_first)
                 continue;
             }
 #endif
+#ifdef CODED
+            held[n] = key_group(from, i, kv * p.head);
+#else
             held[n] = vec4(k[from + i]);
+#endif
         }
     }
 }
@@ -167,6 +193,9 @@ vec4 fetch_value(uint key, uint v_first, uint col)
     if (stored < 0) {
         return vec4(0.0);
     }
+#ifdef CODED
+    return value_group(v_first + uint(stored) * p.v_row, col, kv * p.v_head);
+#else
     uint at = (v_first + uint(stored) * p.v_row) / 4u + col;
 #ifdef FRESH
     int row = int(first + key) - offset;
@@ -179,6 +208,7 @@ vec4 fetch_value(uint key, uint v_first, uint col)
     }
 #endif
     return vec4(v[at]);
+#endif
 }
 
 #ifdef JOINED

@@ -1,7 +1,8 @@
 // Attention for devices with fast workgroup memory: a work-group does 64, (half) 32 or (small) 16 queries of one head, 64 keys
 // at a time; scores and sums stay in registers. Each of its outputs has at most 128 or (narrow) 64 elements of a value.
 // What it takes of workgroup memory and registers decides how many work-groups share a processor. With PAGED queries are tokens of
-// several texts without padding, and their keys lie in pages: the texts of a work-group's queries come one after another.
+// several texts without padding, and their keys lie in pages: the texts of a work-group's queries come one after another. With
+// CODED caches are words (coded_rows.glsl), which strides of keys and values count.
 // variant: f32                    T=f32 OWN=8 COLS=128
 // variant: f32_bool               T=f32 OWN=8 COLS=128 BOOL_MASK EXT_INT8
 // variant: f32_narrow             T=f32 OWN=8 COLS=64
@@ -16,6 +17,8 @@
 // variant: f32_small_narrow_bool  T=f32 OWN=2 COLS=64 BOOL_MASK EXT_INT8
 // variant: f32_half_paged         T=f32 OWN=4 COLS=128 PAGED
 // variant: f32_half_narrow_paged  T=f32 OWN=4 COLS=64 PAGED
+// variant: f32_half_coded         T=f32 OWN=4 COLS=128 CODED
+// variant: f32_half_narrow_coded  T=f32 OWN=4 COLS=64 CODED
 // variant: f16                    T=f16 OWN=8 COLS=128 EXT_STORAGE16
 // variant: f16_bool               T=f16 OWN=8 COLS=128 EXT_STORAGE16 BOOL_MASK EXT_INT8
 // variant: f16_narrow             T=f16 OWN=8 COLS=64 EXT_STORAGE16
@@ -30,6 +33,8 @@
 // variant: f16_small_narrow_bool  T=f16 OWN=2 COLS=64 EXT_STORAGE16 BOOL_MASK EXT_INT8
 // variant: f16_half_paged         T=f16 OWN=4 COLS=128 EXT_STORAGE16 PAGED
 // variant: f16_half_narrow_paged  T=f16 OWN=4 COLS=64 EXT_STORAGE16 PAGED
+// variant: f16_half_coded         T=f16 OWN=4 COLS=128 EXT_STORAGE16 CODED
+// variant: f16_half_narrow_coded  T=f16 OWN=4 COLS=64 EXT_STORAGE16 CODED
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
@@ -39,8 +44,15 @@
 layout(local_size_x = 128) in;
 
 layout(set = 0, binding = 0, std430) readonly buffer Q { T q[]; };
+#ifdef CODED
+layout(set = 0, binding = 1, std430) readonly buffer K { uint k[]; };
+layout(set = 0, binding = 2, std430) readonly buffer V { uint v[]; };
+layout(set = 0, binding = 8, std430) readonly buffer KScales { float k_scales[]; };
+layout(set = 0, binding = 9, std430) readonly buffer VScales { float v_scales[]; };
+#else
 layout(set = 0, binding = 1, std430) readonly buffer K { T k[]; };
 layout(set = 0, binding = 2, std430) readonly buffer V { T v[]; };
+#endif
 #define SINKS 7
 #define PAGES_AT 8
 #include "attention.glsl"
@@ -82,7 +94,9 @@ uint row;      // first query
 uint q_first;
 uint k_first;
 uint v_first;
-uint cols;     // elements of a value from the work-group's first on
+uint kv;       // head of keys and values
+uint col;      // first element of a value
+uint cols;     // elements of a value from that on
 bool shows;    // whether this work-group stores scores
 float q_next[Q_LOADS];
 float k_next[K_LOADS];
@@ -155,6 +169,12 @@ void show(uint stage, uint i, uint j, float s)
     }
 }
 
+#ifdef CODED
+#include "coded_rows.glsl"
+CODED_ELEMENT(key_element, k, k_scales, K_CHANNELS, p.head)
+CODED_ELEMENT(value_element, v, v_scales, V_CHANNELS, p.v_head)
+#endif
+
 // Reads elements from `first` on of all queries and of the keys from `key` on; neighbouring invocations read neighbours.
 void fetch_slices(uint key, uint first)
 {
@@ -166,6 +186,11 @@ void fetch_slices(uint key, uint first)
     [[unroll]] for (uint n = 0u; n < K_LOADS; ++n) {
         int at = stored[r + n * step];
         k_next[n] = at >= 0 && d < p.head ? float(k[k_first + uint(at) * p.k_row + d]) : 0.0;
+    }
+#elif defined(CODED)
+    [[unroll]] for (uint n = 0u; n < K_LOADS; ++n) {
+        uint at = key + r + n * step;
+        k_next[n] = at < p.kv_len && d < p.head ? key_element(k_first + at * p.k_row, d, kv * p.head) : 0.0;
     }
 #else
     uint k_at = k_first + (key + r) * p.k_row + d;
@@ -186,7 +211,7 @@ void fetch_slices(uint key, uint first)
         bool inside = row + r + n * step < p.q_len && d < p.head;
         q_next[n] = inside ? float(q[q_at + n * step * p.q_row]) : 0.0;
     }
-#ifndef PAGED
+#if !defined(PAGED) && !defined(CODED)
     [[unroll]] for (uint n = 0u; n < K_LOADS; ++n) {
         bool inside = key + r + n * step < p.kv_len && d < p.head;
         k_next[n] = inside ? float(k[k_at + n * step * p.k_row]) : 0.0;
@@ -203,6 +228,12 @@ void fetch_values(uint key, uint part)
     [[unroll]] for (uint n = 0u; n < V_LOADS; ++n) {
         int at = stored[part + t / COLS + n * step];
         v_next[n] = at >= 0 && c < cols ? float(v[v_first + uint(at) * p.v_row + c]) : 0.0;
+    }
+#elif defined(CODED)
+    [[unroll]] for (uint n = 0u; n < V_LOADS; ++n) {
+        uint at = key + part + t / COLS + n * step;
+        bool inside = c < cols && int(at) < valid;
+        v_next[n] = inside ? value_element(v_first + at * p.v_row, col + c, kv * p.v_head) : 0.0;
     }
 #else
     uint r = key + part + t / COLS;
@@ -369,12 +400,15 @@ void main()
     begin(rest / p.q_heads, rest % p.q_heads);
 #endif
     shows = slice == 0u;
-    uint kv = head / p.share;
-    uint col = slice * COLS;
+    kv = head / p.share;
+    col = slice * COLS;
     cols = min(p.v_head - col, COLS);
     q_first = p.q_first + batch * p.q_batch + head * p.q_head;
     k_first = p.k_first + batch * p.k_batch + kv * p.k_head;
-    v_first = p.v_first + batch * p.v_batch + kv * p.v_head_step + col;
+    v_first = p.v_first + batch * p.v_batch + kv * p.v_head_step;
+#ifndef CODED
+    v_first += col;
+#endif
 
     float sums[QUADS][OWN][4];
     float tops[OWN];

@@ -109,6 +109,7 @@ impl Config {
             sampling: search.sampling(),
             bans: search.bans(),
             remarks: search.remarks(),
+            cache_type: None,
             encoder: None,
             ends: search.eos_token_id.or(model.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),
         })

@@ -117,8 +117,11 @@ pub(super) fn restore(
             "the conversation was saved from a cache of another kind: in pages, or of a fixed length",
         ));
     }
-    if description.model != own || description.tensors != layouts {
+    if description.model != own {
         return Err(wrong("the conversation is of another model"));
+    }
+    if description.tensors != layouts {
+        return Err(wrong("the conversation was saved from a cache of another type"));
     }
     let (tokens, capacity) = (description.tokens, decoder.capacity());
     if tokens.len() > capacity {

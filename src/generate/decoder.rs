@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::cache::{CacheMemory, CacheTensor, KeyValueCache};
+use super::cache_type::in_cache_type;
 use super::call::{Call, Part, Ran, packed};
 use super::cross::{CrossRuns, Encoded, Maker};
 use super::error::GenerateError;
@@ -79,6 +80,7 @@ impl Decoder {
         sample_on: SampleOn,
     ) -> Result<Self, GenerateError> {
         let capacity = capacity_of(config, context)?;
+        let session = in_cache_type(&session, config)?.unwrap_or(session);
         let (mut io, tensors) = DecoderIo::find(&session, config)?;
         let session = io.scanned(session, sample_on)?;
         // Where a cache with more rows than tokens makes no plan, what the last form says is the error.

@@ -69,6 +69,7 @@ pub(super) fn encoder_decoder(
         sampling: search.sampling(),
         bans: search.bans(),
         remarks: search.remarks(),
+        cache_type: None,
         encoder: Some(EncoderConfig {
             graph,
             first,

@@ -143,6 +143,7 @@ pub(super) fn genai(path: &Path, text: &str) -> Result<Config, GenerateError> {
         sampling: search.sampling(),
         bans: search.bans(),
         remarks,
+        cache_type: None,
         encoder,
         graph: model.decoder.filename.unwrap_or_else(|| PathBuf::from("model.onnx")),
         ends: model.eos_token_id.or(search.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),

@@ -133,6 +133,10 @@ impl Generator {
         if folder.pages.is_some() {
             return Err(not_in_pages().into());
         }
+        if folder.config.cache_type.is_some() {
+            let what = "another type of the cache of a decoder that reads an encoder".to_owned();
+            return Err(GenerateError::Unsupported(what).into());
+        }
         let weights = ParamStore::new();
         let mut open =
             |path: PathBuf| session(common.builder().params(Arc::clone(&weights)).model(&path), &path);

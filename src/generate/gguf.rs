@@ -76,6 +76,7 @@ pub(super) fn config(name: PathBuf, file: &GgufFile) -> Result<Config, GenerateE
         bans: Bans::default(),
         remarks: Vec::new(),
         encoder: None,
+        cache_type: None,
     })
 }
 

@@ -130,8 +130,8 @@ pub(super) fn cache_info(io: &IoInfo, config: &Config, paged: bool) -> Result<Te
     let [heads, elements] = config.heads;
     let shape = Shape::new([1, size(if paged { 2 } else { 1 }, heads)?, 0, size(3, elements)?])?;
     let dtype = io.dtype.unwrap_or(DType::F32);
-    if !dtype.is_float() {
-        let (name, expected) = (io.name.clone(), "floating point numbers");
+    if !dtype.is_float() && (paged || !matches!(dtype, DType::I8 | DType::U8)) {
+        let (name, expected) = (io.name.clone(), "floating point numbers, or codes of GroupQueryAttention");
         return Err(GenerateError::DType { name, expected, got: dtype });
     }
     Ok(TensorInfo::new(dtype, shape))

@@ -37,6 +37,7 @@
 mod batch_thread;
 mod batcher;
 mod cache;
+mod cache_type;
 mod call;
 mod config;
 mod conversation;
@@ -90,6 +91,7 @@ use onepool_core::files::hash::Hash;
 
 pub use self::batch_thread::BatchThread;
 pub use self::batcher::{BatchCounts, BatchOptions, Batcher, Running, TextId};
+pub use self::cache_type::CacheType;
 pub use self::embed::{EmbedOptions, Embedded, Embedder, Pooling};
 pub use self::error::GenerateError;
 pub use self::generator::{Generator, TextRequest};
@@ -180,6 +182,13 @@ impl ModelFolder {
     /// that can have no pages.
     pub fn in_pages(self, pages: Pages) -> Self {
         ModelFolder { pages: Some(pages), ..self }
+    }
+
+    /// What caches of generators of the folder hold, where that is not what the graph says: the graph's GroupQueryAttention is
+    /// changed for it. Generators refuse other graphs.
+    pub fn cache_type(mut self, cache_type: impl Into<Option<CacheType>>) -> Self {
+        self.config.cache_type = cache_type.into();
+        self
     }
 
     /// The file of the graph.

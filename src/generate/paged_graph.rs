@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::cache_type::in_cache_type;
 use super::error::GenerateError;
 use super::graph_edit::GraphEdit;
 use super::masked_graph::{MOST_KNOWN, node_facts, value};
@@ -15,7 +16,7 @@ use super::settings::{Config, layer_name};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Node, NodeId, Origin, Tensor, TensorId, TensorInfo};
 use crate::operator::Fact;
-use crate::ops::attention::{GroupQueryAttention, PagedAttention};
+use crate::ops::attention::{CacheKind, GroupQueryAttention, PagedAttention};
 use crate::ops::cast;
 use crate::ops::shape_ops::{Reshape, Squeeze, Unsqueeze};
 use crate::session::Session;
@@ -34,7 +35,8 @@ const SINKS: usize = 11;
 
 /// The session of the same model with its cache in pages; nothing where `session` has them already.
 pub(super) fn in_pages(session: &Session, config: &Config) -> Result<Option<Session>, GenerateError> {
-    let graph = session.graph();
+    let typed = in_cache_type(session, config)?;
+    let graph = typed.as_ref().unwrap_or(session).graph();
     if config.names.pages.iter().all(|name| graph.input(name).is_some()) {
         return Ok(None);
     }
@@ -244,7 +246,7 @@ impl Change<'_> {
         let graph = self.lengths.graph;
         let node = graph.node(id);
         let input = |i: usize| node.inputs.get(i).copied().flatten();
-        if op.cache_bits.is_some() {
+        if !matches!(op.cache, CacheKind::Same | CacheKind::Half) {
             return Err(refused(graph, node, "has a cache of codes"));
         }
         if input(ADDED).is_some() {
@@ -280,11 +282,23 @@ impl Change<'_> {
             let row = |x| self.edit.node(&format!("{name} of tokens"), squeeze, vec![Some(x)], device);
             inputs.push(read.map(row));
         }
+        // PagedAttention has its cache in the type of its keys.
+        let narrows = op.cache == CacheKind::Half;
+        let narrow = |change: &mut Self, x: Option<TensorId>| {
+            let name = format!("{name} narrowed");
+            let cast = |x| change.edit.node(&name, cast(DType::F16), vec![Some(x)], device);
+            if narrows { x.map(cast) } else { x }
+        };
+        for row in &mut inputs {
+            *row = narrow(self, *row);
+        }
         inputs.extend([input(PAST[0]), input(PAST[1])]);
         inputs.extend(places);
-        inputs.extend([COS, SIN].map(|at| input(at).filter(|_| op.rotary.is_some())));
+        let tables = [COS, SIN].map(|at| input(at).filter(|_| op.rotary.is_some()));
+        inputs.extend(tables.map(|table| narrow(self, table)));
         let zero = op.smooth.then(|| zeros(op.heads, dtype)).transpose()?;
-        let sinks = input(SINKS).or_else(|| Some(self.edit.constant(&format!("{name} sinks"), zero?)));
+        let sinks =
+            narrow(self, input(SINKS)).or_else(|| Some(self.edit.constant(&format!("{name} sinks"), zero?)));
         if let Some(sinks) = sinks {
             inputs.resize(SINKS, None);
             inputs.push(Some(sinks));
@@ -292,7 +306,10 @@ impl Change<'_> {
         let Some(y) = node.outputs.first().copied().flatten() else {
             return Err(refused(graph, node, "gives no result"));
         };
-        let rows = self.edit.replace_output(id, 0, &format!("{name} rows"));
+        let mut rows = self.edit.replace_output(id, 0, &format!("{name} rows"));
+        if narrows {
+            rows = self.edit.node(&format!("{name} widened"), cast(DType::F32), vec![Some(rows)], device);
+        }
         self.edit.make(y, Arc::new(Unsqueeze { axes: Some(vec![0]) }), vec![Some(rows)], device);
         let changed = &mut self.edit.graph.nodes[id.index()];
         changed.op = Arc::new(PagedAttention {

@@ -11,7 +11,7 @@ use crate::backend::ContextDesc;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
 use crate::operator::Operator;
-use crate::ops::attention::GroupQueryAttention;
+use crate::ops::attention::{CacheKind, GroupQueryAttention};
 use crate::ops::control::If;
 use crate::ops::index::Gather;
 use crate::ops::linalg::MatMul;
@@ -123,7 +123,7 @@ fn decoder(with: With) -> Graph {
         rotary: None,
         causal: true,
         smooth: with == With::Smooth,
-        cache_bits: (with == With::Codes).then_some(8),
+        cache: if with == With::Codes { CacheKind::Scaled { bits: 8 } } else { CacheKind::Same },
         updates: None,
     };
     let half = Tensor::new([WIDTH, 4], &(0..WIDTH * 4).map(|at| (at as f32).cos()).collect::<Vec<_>>());

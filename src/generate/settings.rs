@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::cache_type::CacheType;
 use super::error::GenerateError;
 use super::files::read_optional;
 use super::sampling::Sampling;
@@ -60,6 +61,8 @@ pub(super) struct Config {
     pub(super) remarks: Vec<String>,
     /// The rest of a model whose decoder reads an encoder.
     pub(super) encoder: Option<EncoderConfig>,
+    /// What the cache is to hold, where that is not as the graph has it.
+    pub(super) cache_type: Option<CacheType>,
 }
 
 #[cfg(test)]
@@ -78,6 +81,7 @@ impl Config {
             bans: Bans::default(),
             remarks: Vec::new(),
             encoder: None,
+            cache_type: None,
         }
     }
 }

@@ -48,7 +48,7 @@ use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, ModelMetadata, Tensor, TensorDecl, TensorInfo};
 use crate::ops::movement::StridedView;
-use crate::plan::Plan;
+use crate::plan::{Plan, Precision};
 use crate::shape::SymShape;
 
 /// An input or output as the model declares it.
@@ -139,6 +139,12 @@ impl Session {
             SessionCore::new(graph, devices.clone(), options.clone(), Arc::clone(params), Arc::default());
         let (origins, tuner) = (self.origins.clone(), self.tuner.clone());
         Ok(Session { core: Arc::new(core), values: Default::default(), current: None, origins, tuner })
+    }
+
+    /// What a `float32` model computes in.
+    #[cfg(feature = "generate")]
+    pub(crate) fn precision(&self) -> Precision {
+        self.core.options.plan.precision
     }
 
     /// A session on the same devices with the same options and parameters, for a graph that is this session's but for a

@@ -7,7 +7,7 @@ use onepool::generate::{GenerateError, GenerateOptions, Generated, Generator, Pr
 use super::devices::devices;
 use super::{cpu, exactly, expected, folder, open};
 
-fn go_on(generator: &mut Generator, prompt: &[u32], options: &GenerateOptions) -> Generated {
+pub(super) fn go_on(generator: &mut Generator, prompt: &[u32], options: &GenerateOptions) -> Generated {
     generator.generate(Prompt::Tokens(prompt), options, |_| ControlFlow::Continue(())).unwrap()
 }
 

@@ -6,6 +6,7 @@ mod batch;
 mod batch_thread;
 mod batcher;
 mod batcher_errors;
+mod cache_types;
 mod conversation;
 #[path = "../support/devices.rs"]
 mod devices;
@@ -35,7 +36,7 @@ use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::generate::{
     BatchOptions, Batcher, Finish, GenerateError, GenerateOptions, Generated, Generator, Message,
-    ModelFolder, Prompt, SampleOn, Sampling, TemplateArgs,
+    ModelFolder, Prompt, SampleOn, Sampling, TemplateArgs, TextRequest,
 };
 use onepool::registry::Registry;
 use onepool::session::CancelToken;

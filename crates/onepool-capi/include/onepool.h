@@ -593,9 +593,12 @@ typedef struct onepool_generator_options {
     const char *variant; /* the end of the graph's name, as "q4f16" of onnx/model_q4f16.onnx; null: as GENERATE.md says */
     const onepool_template_arg *template_args; /* all entries have the same struct_size */
     size_t template_arg_count;
+    const char *cache_type; /* what the caches of a graph with GroupQueryAttention hold, the draft's too: "f32", "f16", "q8" or
+                             * "q4" (codes of 8 or 4 bits and a scale for each 32). null: "f16" where the precision is
+                             * float16, else as the graph declares */
 } onepool_generator_options;
 #define ONEPOOL_GENERATOR_OPTIONS_INIT \
-    { sizeof(onepool_generator_options), 0, NULL, 0, ONEPOOL_SAMPLE_ON_AUTO, 0, 0, 0, NULL, NULL, NULL, NULL, 0 }
+    { sizeof(onepool_generator_options), 0, NULL, 0, ONEPOOL_SAMPLE_ON_AUTO, 0, 0, 0, NULL, NULL, NULL, NULL, 0, NULL }
 
 /* Opens a language model on devices: a GGUF file, or a folder with an ONNX graph, its settings (genai_config.json, or
  * config.json) and tokenizer.json; a model that reads its prompt with an encoder has encoder_model.onnx too. `session` may

@@ -126,6 +126,8 @@ struct GeneratorOptions {
     std::string variant = {};
     /// Variables of the chat template, as "tools", and their values in JSON.
     std::map<std::string, std::string> template_args = {};
+    /// What caches hold: "f32", "f16", "q8" or "q4".
+    std::string cache_type = {};
 };
 
 /// A language model made ready on devices, with the cache of one text.
@@ -149,6 +151,7 @@ class Generator {
         }
         given.template_args = args.data();
         given.template_arg_count = args.size();
+        given.cache_type = options.cache_type.empty() ? nullptr : options.cache_type.c_str();
         onepool_generator *handle = nullptr;
         check(onepool_generator_open(path.c_str(), &raw.options, &given, &handle));
         handle_.reset(handle);

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use onepool::generate::{
-    GenerateError, Generator, ModelFolder, PageCounts, PageOptions, PagePool, Pages, SampleOn, Sampling,
-    TemplateArgs,
+    CacheType, GenerateError, Generator, ModelFolder, PageCounts, PageOptions, PagePool, Pages, SampleOn,
+    Sampling, TemplateArgs,
 };
 use onepool::session::{Session, SessionBuilder};
 use onepool_core::error::chain;
@@ -62,6 +62,8 @@ pub struct GeneratorOptions {
     pub template_args: In<TemplateArg>,
     /// How many.
     pub template_arg_count: usize,
+    /// The name of what caches hold.
+    pub cache_type: Text,
 }
 
 /// `onepool_template_arg`.
@@ -191,6 +193,7 @@ struct Opening {
     pages: Option<Pages>,
     variant: Option<String>,
     template_args: TemplateArgs,
+    cache_type: Option<CacheType>,
 }
 
 impl Opening {
@@ -214,6 +217,7 @@ impl Opening {
             pages: pages_of(&given)?,
             variant: given.variant.optional("options.variant")?,
             template_args: template_args(&given)?,
+            cache_type: cache_type(&given)?,
         })
     }
 
@@ -223,11 +227,22 @@ impl Opening {
             None => ModelFolder::open(path),
         };
         let folder = folder.map_err(failed)?.sample_on(self.sample_on).template_args(self.template_args);
+        let folder = folder.cache_type(self.cache_type);
         Ok(match self.pages {
             Some(pages) => folder.in_pages(pages),
             None => folder,
         })
     }
+}
+
+/// What caches are asked to hold.
+fn cache_type(given: &GeneratorOptions) -> Result<Option<CacheType>, Failure> {
+    let Some(name) = given.cache_type.optional("options.cache_type")? else { return Ok(None) };
+    let known = || CacheType::ALL.map(|known| format!("{:?}", known.name())).join(", ");
+    let found = name.parse().map_err(|_| {
+        Failure::argument("options.cache_type", format!("is {name:?}, expected one of {}", known()))
+    });
+    found.map(Some)
 }
 
 /// The variables of the chat template.
@@ -282,7 +297,7 @@ pub unsafe extern "C" fn onepool_generator_open(
         let path = path.required("path")?;
         let opening = Opening::of(opts)?;
         let built = |builder, _: &Path| built(builder, session);
-        let (asked, draft) = (opening.context, opening.draft.clone());
+        let (asked, draft, cache_type) = (opening.context, opening.draft.clone(), opening.cache_type);
         let folder = opening.folder(&path)?;
         let sampling = folder.sampling();
         let mut generator = Generator::open(folder, asked, built).map_err(OpenError::failure)?;
@@ -290,6 +305,7 @@ pub unsafe extern "C" fn onepool_generator_open(
         if let Some((path, most)) = draft {
             let folder = ModelFolder::open(path).map_err(failed);
             let draft = folder
+                .map(|folder| folder.cache_type(cache_type))
                 .and_then(|folder| generator.open_draft(folder, most, built).map_err(OpenError::failure));
             generator = draft.map_err(|failure| failure.of("options.draft"))?;
         }

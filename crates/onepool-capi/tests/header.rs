@@ -240,7 +240,8 @@ fn structures_and_numbers_are_those_of_rust() {
         pages_of,
         variant,
         template_args,
-        template_arg_count
+        template_arg_count,
+        cache_type
     );
     structure!(
         PageCountsC,

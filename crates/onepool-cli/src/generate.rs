@@ -23,8 +23,8 @@ use super::table::{bytes, count};
 use super::tune::TuningArgs;
 use onepool::device::Context;
 use onepool::generate::{
-    BatchCounts, BatchOptions, Batcher, Finish, GenerateError, GenerateOptions, Generated, Generator,
-    Grammar, Message, ModelFolder, PageCounts, PageOptions, PagePool, Prompt, SampleOn, Sampling,
+    BatchCounts, BatchOptions, Batcher, CacheType, Finish, GenerateError, GenerateOptions, Generated,
+    Generator, Grammar, Message, ModelFolder, PageCounts, PageOptions, PagePool, Prompt, SampleOn, Sampling,
     SamplingOverrides, TemplateArgs, TextRequest,
 };
 use onepool::session::{Session, SessionBuilder, SharedArena};
@@ -53,6 +53,10 @@ pub(super) struct Args {
     /// Tokens of a page. Without it as many as the graph declares, else 16.
     #[arg(long, value_name = "TOKENS", requires = "pages", value_parser = clap::value_parser!(u32).range(1..))]
     page_tokens: Option<u32>,
+    /// What the cache of a graph with GroupQueryAttention holds: f32, f16, q8 or q4 (codes of 8 or 4 bits and a scale for
+    /// each 32). Without it f16 where --precision is f16, else as the graph declares. The draft's cache is the same.
+    #[arg(long, value_name = "TYPE")]
+    cache_type: Option<CacheType>,
     /// Gives each prompt as a user's message to the model's chat template. A line of --prompts that is a JSON
     /// list of messages, each with "role" and "content", is a whole chat.
     #[arg(long)]
@@ -427,7 +431,7 @@ fn generator(
         })?,
     };
     if let Some(draft) = &args.draft {
-        let folder = ModelFolder::open(draft)?;
+        let folder = ModelFolder::open(draft)?.cache_type(args.cache_type);
         let session = args.session.open(&folder, common, out)?;
         let context = context.min(folder.context());
         let draft = Generator::new(folder, session, Some(context))?;
@@ -441,6 +445,7 @@ fn generator(
 
 fn texts(args: &Args, common: &Common, out: &mut Output) -> Result<ExitCode, CliError> {
     let folder = args.sampling.open(&args.model)?.template_args(template_args(args)?);
+    let folder = folder.cache_type(args.cache_type);
     if let Some(file) = &args.prompt_cache {
         check_cache(&folder, file)?;
     }

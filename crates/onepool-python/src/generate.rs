@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onepool::generate::{
-    BatchOptions, BatchThread, GenerateError, GenerateOptions, Generated, ModelFolder, OwnedPrompt,
-    PageCounts, PageOptions, PagePool, Pages, SampleOn, Sampling, TemplateArgs,
+    BatchOptions, BatchThread, CacheType, GenerateError, GenerateOptions, Generated, ModelFolder,
+    OwnedPrompt, PageCounts, PageOptions, PagePool, Pages, SampleOn, Sampling, TemplateArgs,
 };
 use onepool::session::{CancelToken, Session, SessionBuilder};
 use onepool_core::error::chain;
@@ -58,7 +58,7 @@ type PageRow = (usize, usize, usize, usize, usize, usize, u64, u64, usize);
 impl Generator {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "they are keywords of one call")]
-    #[pyo3(signature = (path, variant, template_args, context, draft, sample_on, pages, options))]
+    #[pyo3(signature = (path, variant, template_args, context, draft, sample_on, pages, cache_type, options))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -68,10 +68,12 @@ impl Generator {
         draft: Option<(PathBuf, usize)>,
         sample_on: &str,
         pages: GivenPages<'_>,
+        cache_type: Option<&str>,
         options: Options,
     ) -> PyResult<Self> {
         let sample_on = sampled_on(py, sample_on)?;
         let pages = pages_of(py, pages)?;
+        let cache_type = cache_type.map(|name| cached_as(py, name)).transpose()?;
         let mut args = TemplateArgs::default();
         for (name, json) in template_args {
             args.set(name, &json)
@@ -83,14 +85,17 @@ impl Generator {
                 Some(variant) => ModelFolder::open_variant(path, &variant)?,
                 None => ModelFolder::open(path)?,
             };
-            let mut folder = folder.sample_on(sample_on).template_args(args);
+            let mut folder = folder.cache_type(cache_type).sample_on(sample_on).template_args(args);
             if let Some(pages) = pages {
                 folder = folder.in_pages(pages);
             }
             let sampling = folder.sampling();
             let generator = onepool::generate::Generator::open(folder, context, session)?;
             let Some((draft, most)) = draft else { return Ok((generator, sampling)) };
-            Ok((generator.open_draft(ModelFolder::open(draft)?, most, session)?, sampling))
+            Ok((
+                generator.open_draft(ModelFolder::open(draft)?.cache_type(cache_type), most, session)?,
+                sampling,
+            ))
         };
         let (generator, sampling) = detached(py, open_all).map_err(|e| failed(py, e))?;
         Ok(Generator {
@@ -234,6 +239,14 @@ fn pages_of(py: Python<'_>, (pages, rows, memory, of): GivenPages<'_>) -> PyResu
     };
     let region = memory.map(|tensor| Arc::clone(tensor.get().region()));
     Ok(Some(Pages::New(PageOptions { pages, rows, region })))
+}
+
+/// What caches are asked to hold, by its name.
+fn cached_as(py: Python<'_>, name: &str) -> PyResult<CacheType> {
+    name.parse().map_err(|_| {
+        let known = CacheType::ALL.map(|known| format!("{:?}", known.name())).join(", ");
+        Class::Argument.says(py, format!("cache_type: {name:?}, expected one of {known}"))
+    })
 }
 
 /// Where tokens are chosen, by its name.

@@ -10,7 +10,9 @@ use super::weights::{Part, Weights};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphBuilder, Tensor, TensorId};
 use crate::loader::error::{LoadError, LoadErrorKind};
-use crate::ops::attention::{ExpertBlocks, Gated, GroupQueryAttention, MixtureOfExperts, SkipNorm};
+use crate::ops::attention::{
+    CacheKind, ExpertBlocks, Gated, GroupQueryAttention, MixtureOfExperts, SkipNorm,
+};
 use crate::ops::ggml::{GatherBlocks, MatMulBlocks};
 use crate::ops::index::Gather;
 use crate::ops::norm::LayerNormalization;
@@ -316,7 +318,7 @@ impl Decoder<'_> {
             rotary: rotates.then_some(architecture.interleaved()),
             causal: true,
             smooth: false,
-            cache_bits: None,
+            cache: CacheKind::Same,
             updates: None,
         };
         let dims = || ["batch".into(), sizes.kv_heads.into(), "past".into(), sizes.head.into()];

@@ -379,6 +379,7 @@ impl Operator for Attention {
             sink: Sink::None,
             fresh: None,
             paged: None,
+            coded: None,
         };
         lower_scaled(&resolved.scaled, &places, lower)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::group_query::GroupQueryAttention;
 use super::multi_head::MultiHeadAttention;
-use super::{Attention, RotaryEmbedding};
+use super::{Attention, CacheKind, RotaryEmbedding};
 #[cfg(feature = "vulkan")]
 use crate::backend::DeviceInfo;
 use crate::graph::Tensor;
@@ -20,7 +20,7 @@ const GROUPED: GroupQueryAttention = GroupQueryAttention {
     rotary: None,
     causal: true,
     smooth: false,
-    cache_bits: None,
+    cache: CacheKind::Same,
     updates: None,
 };
 
@@ -243,7 +243,7 @@ fn caches_may_be_codes() {
     for (bits, channels, q_len, past_len) in
         [(8, false, 1, 6), (8, true, 3, 6), (4, true, 1, 5), (4, false, 5, 0), (8, true, 70, 0)]
     {
-        let op = GroupQueryAttention { smooth: true, cache_bits: Some(bits), ..GROUPED };
+        let op = GroupQueryAttention { smooth: true, cache: CacheKind::Scaled { bits }, ..GROUPED };
         let (total, half) = (past_len + q_len, 1i32 << (bits - 1));
         let whole = |v: f32| (v * half as f32) as i32;
         let scale: Vec<f32> =
@@ -292,7 +292,7 @@ fn caches_may_be_codes() {
         let got = run_cpu(&op, &inputs, 3).unwrap();
         assert_eq!((got[1].bytes(), got[2].bytes()), (caches[0].bytes(), caches[1].bytes()));
         // The same by numbers: everything but the new rows is the past.
-        let plain = GroupQueryAttention { cache_bits: None, ..op };
+        let plain = GroupQueryAttention { cache: CacheKind::Same, ..op };
         let rows = |t: &Tensor| -> Vec<f32> {
             let v = t.to_f32s().unwrap();
             (0..16 * q_len).map(|i| v[(i % 16 / 8 * total + past_len + i / 16) * 8 + i % 8]).collect()

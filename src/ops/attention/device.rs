@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::matrix::Matrices;
-use super::scaled::{MaskSteps, Scaled, Sink};
+use super::scaled::{MaskSteps, Scaled, Sink, Steps};
 use crate::backend::{DeviceInfo, DeviceKind};
 use crate::dtype::DType;
 use crate::kernel::codes::attention::{self, Stage};
@@ -88,6 +88,16 @@ pub(super) struct Places {
     /// How keys and values lie in pages; numbers of valid keys have two words then, of which the second is the row of the
     /// table.
     pub paged: Option<Paged>,
+    /// How keys and values are words of another type, which their steps count then.
+    pub coded: Option<Coded>,
+}
+
+/// Keys and values that kernels read as words of codes or halves: what kernels are told, and the scales of keys and of values.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Coded {
+    pub bits: usize,
+    pub constants: [(u32, u32); 4],
+    pub scales: [Operand; 2],
 }
 
 /// A cache in pages, which a table of 32-bit numbers names; numbers out of range are of no page.
@@ -130,14 +140,24 @@ pub(super) struct Fresh {
 
 impl Fresh {
     /// Whether the kernel for keys in parts can take these, for `s` with steps of the queries as they are given.
-    pub(super) fn fits(&self, s: &Scaled, dtype: DType, lower: &Lowering<'_>) -> bool {
+    pub(super) fn fits(&self, s: &Scaled, t: DType, lower: &Lowering<'_>) -> bool {
         let groups = if self.interleaved { 4 } else { 8 };
-        let kernel =
-            variants::AttentionSplit { t: dtype, bool_mask: false, fresh: true, paged: false, joined: false }
-                .id();
+        let kernel = variants::AttentionSplit { t, fresh: true, ..split_of(t) }.id();
         let has = kernel.is_ok_and(|kernel| lower.can_run(kernel));
-        has && self.rotated.is_multiple_of(groups) && s.head == s.v_head && parts_of(s, lower).is_some()
+        has && self.rotated.is_multiple_of(groups)
+            && s.head == s.v_head
+            && parts_of(s, false, lower).is_some()
     }
+}
+
+/// The plainest kernel for keys in parts.
+fn split_of(t: DType) -> variants::AttentionSplit {
+    variants::AttentionSplit { t, bool_mask: false, fresh: false, paged: false, coded: false, joined: false }
+}
+
+/// Whether cooperative matrices are what computes `s`.
+pub(super) fn in_matrices(s: &Scaled, places: &Places, lower: &Lowering<'_>) -> bool {
+    matches!(Method::by_model(s, places, false, lower), Ok(Method::Matrices(_)))
 }
 
 /// Emits `scaled`.
@@ -283,13 +303,16 @@ impl Method {
             let few = parts <= attention_split::JOINED_PARTS && lower.device().kind != DeviceKind::Discrete;
             return Ok(Method::Parts { parts, joined: few && joins(places, bool_mask, lower) });
         }
+        if places.coded.is_some() {
+            return Ok(one_tile(s));
+        }
         if let Some(kernel) = vectors(s, places, bool_mask) {
             return Ok(Method::Vectors(kernel));
         }
         if places.paged.is_some() {
             return match s.batch {
                 // One row of tokens.
-                1 => Ok(paged_tile(s)),
+                1 => Ok(one_tile(s)),
                 _ => Err(OpError::unsupported("paged attention of heads beyond a kernel's")),
             };
         }
@@ -317,14 +340,14 @@ impl Method {
             }));
         }
         // What writes its keys into the cache is done by parts alone.
-        if places.fresh.is_none() {
+        if places.fresh.is_none() && places.coded.is_none() {
             all.extend(vectors(s, places, bool_mask).map(Method::Vectors));
             all.extend(matrices(s, places, bool_mask, lower).map(Method::Matrices));
         }
-        if places.paged.is_some() && s.batch == 1 {
-            all.push(paged_tile(s));
+        if places.paged.is_some() && s.batch == 1 || places.coded.is_some() {
+            all.push(one_tile(s));
         }
-        if places.fresh.is_none() && places.paged.is_none() {
+        if places.fresh.is_none() && places.paged.is_none() && places.coded.is_none() {
             let cols = if s.v_head <= 64 { 64 } else { 128 };
             all.extend([8, 4, 2].map(|own| Method::Tiles { own, cols }));
         }
@@ -333,7 +356,7 @@ impl Method {
 }
 
 fn key(s: &Scaled, places: &Places) -> ChoiceKey {
-    ChoiceKey::new("attention", places.dtype)
+    let key = ChoiceKey::new("attention", places.dtype)
         .size("batch", s.batch)
         .size("heads", s.q_heads)
         .size("share", s.share())
@@ -346,12 +369,17 @@ fn key(s: &Scaled, places: &Places) -> ChoiceKey {
         .flag("window", s.left.is_some() || s.right.is_some())
         .flag("fresh", places.fresh.is_some())
         .flag("paged", places.paged.is_some())
-        .flag("scores", places.scores.is_some())
+        .flag("scores", places.scores.is_some());
+    match &places.coded {
+        Some(coded) => key.exact("bits", coded.bits),
+        None => key,
+    }
 }
 
 /// The kernel of [`Method::Rows`], on devices that prefer texels.
 fn rows(s: &Scaled, places: &Places, bool_mask: bool, lower: &Lowering<'_>) -> Option<KernelId> {
-    let takes = places.paged.is_none() && lower.device().prefers_texels && whole_texels(s, lower);
+    let plain = places.paged.is_none() && places.coded.is_none();
+    let takes = plain && lower.device().prefers_texels && whole_texels(s, lower);
     let kernel = variants::AttentionRow { t: places.dtype, bool_mask }.id().ok();
     kernel.filter(|kernel| takes && lower.can_run(*kernel))
 }
@@ -395,9 +423,9 @@ fn lower_tiles(
     (own, cols): (usize, usize),
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    let paged = places.paged.is_some();
-    let kernel =
-        variants::AttentionTile { t: places.dtype, own: own as u32, cols: cols as u32, bool_mask, paged };
+    let (paged, coded) = (places.paged.is_some(), places.coded.is_some());
+    let (t, own_queries, own_cols) = (places.dtype, own as u32, cols as u32);
+    let kernel = variants::AttentionTile { t, own: own_queries, cols: own_cols, bool_mask, paged, coded };
     let groups = tiles(s, own, cols);
     let grid = grid_1d(groups as u64, 1, lower.device().limits.max_groups[0]);
     let (mut spec, mut args) = (constants.to_vec(), args.to_vec());
@@ -405,11 +433,15 @@ fn lower_tiles(
         spec.extend(paged.constants());
         args.push(paged.table);
     }
+    if let Some(coded) = &places.coded {
+        spec.extend(coded.constants);
+        args.extend(coded.scales);
+    }
     lower.dispatch(kernel.id()?, &spec, &args, &params(s, groups), grid)
 }
 
-/// The tiles of tokens whose keys lie in pages.
-fn paged_tile(s: &Scaled) -> Method {
+/// The tiles of tokens whose keys lie in pages or in words of another type.
+fn one_tile(s: &Scaled) -> Method {
     Method::Tiles { own: 4, cols: if s.v_head <= 64 { 64 } else { 128 } }
 }
 
@@ -428,17 +460,18 @@ fn tiles(s: &Scaled, own: usize, cols: usize) -> usize {
 fn parts(s: &Scaled, places: &Places, lower: &Lowering<'_>) -> Option<usize> {
     // Very many queries keep a device busy without parts.
     let few = places.paged.is_none() || s.batch <= PAGED_PARTS;
-    if few && places.scores.is_none() { parts_of(s, lower) } else { None }
+    let coded = places.coded.is_some();
+    if few && places.scores.is_none() { parts_of(s, coded, lower) } else { None }
 }
 
 /// The same wherever operands lie.
-fn parts_of(s: &Scaled, lower: &Lowering<'_>) -> Option<usize> {
+fn parts_of(s: &Scaled, coded: bool, lower: &Lowering<'_>) -> Option<usize> {
     /// Smaller devices have room for several work-groups on a processor.
     const LEAST_GROUPS: usize = 64;
     let small = s.head.max(s.v_head) <= attention_split::HEAD_MAX;
     let quads = [s.head, s.v_head].iter().all(|n| n.is_multiple_of(4));
-    let steps =
-        [s.q, s.k, s.v, s.y].iter().all(|t| [t.first, t.batch, t.head, t.row].iter().all(|n| n % 4 == 0));
+    let quads_of = |t: &Steps| [t.first, t.batch, t.head, t.row].iter().all(|n| n % 4 == 0);
+    let steps = [s.q, s.y].iter().all(quads_of) && (coded || [s.k, s.v].iter().all(quads_of));
     let few = s.q_len <= VECTOR_ROWS && s.kv_len >= 2 * attention_split::LEAST_KEYS;
     let least = s.kv_len.div_ceil(attention_split::KEYS);
     let bands = (s.share() * s.q_len).div_ceil(queries(s));
@@ -457,11 +490,10 @@ fn fits(s: &Scaled, parts: usize, lower: &Lowering<'_>) -> bool {
 
 /// Whether the last work-group of a cache that is written can merge the parts.
 fn joins(places: &Places, bool_mask: bool, lower: &Lowering<'_>) -> bool {
+    let (t, fresh, coded) = (places.dtype, places.fresh.is_some(), places.coded.is_some());
     let paged = places.paged.is_some();
-    let kernel =
-        variants::AttentionSplit { t: places.dtype, bool_mask, fresh: true, paged, joined: true }.id();
-    let has = kernel.is_ok_and(|kernel| lower.can_run(kernel));
-    has && places.fresh.is_some() && lower.device().orders_groups
+    let kernel = variants::AttentionSplit { t, bool_mask, fresh, paged, coded, joined: true }.id();
+    kernel.is_ok_and(|kernel| lower.can_run(kernel)) && lower.device().orders_groups
 }
 
 /// Bytes of what `parts` parts of the keys give.
@@ -497,7 +529,8 @@ fn lower_parts(
     ];
     let args = [places.q, places.k, places.v, places.mask, places.lens, partial, sinks];
     let (fresh, paged) = (places.fresh.is_some(), places.paged.is_some());
-    let split = |joined| variants::AttentionSplit { t, bool_mask, fresh, paged, joined }.id();
+    let coded = places.coded.is_some();
+    let split = |joined| variants::AttentionSplit { t, bool_mask, fresh, paged, coded, joined }.id();
     let mut spec = [constants, &own].concat();
     let mut args = args.to_vec();
     if let Some(fresh) = &places.fresh {
@@ -512,6 +545,10 @@ fn lower_parts(
     if let Some(paged) = &places.paged {
         spec.extend(paged.constants());
         args.push(paged.table);
+    }
+    if let Some(coded) = &places.coded {
+        spec.extend(coded.constants);
+        args.extend(coded.scales);
     }
     if joined {
         args.extend([places.y, lower.counters(groups / parts)]);
@@ -536,7 +573,7 @@ fn lower_parts(
 fn whole_texels(s: &Scaled, lower: &Lowering<'_>) -> bool {
     let steps = [s.q, s.k, s.v, s.y];
     let whole = steps.iter().all(|t| [t.first, t.batch, t.head, t.row].iter().all(|n| n.is_multiple_of(4)));
-    let reach = |t: &super::scaled::Steps, heads: usize, rows: usize| {
+    let reach = |t: &Steps, heads: usize, rows: usize| {
         let last = |n: usize, step: usize| n.saturating_sub(1) * step;
         t.first + last(s.batch, t.batch) + last(heads, t.head) + last(rows, t.row)
     };
@@ -556,7 +593,6 @@ fn side(keys: Option<usize>) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::attention::scaled::Steps;
 
     fn scaled(batch: usize, kv_len: usize) -> Scaled {
         let steps = Steps { first: 0, batch: 0, head: 128, row: 1024 };
@@ -601,6 +637,7 @@ mod tests {
             sink: Sink::None,
             fresh: None,
             paged: Some(Paged { table: Operand::Input(2), page: 16, pages: s.kv_len / 16, blocks: 64 }),
+            coded: None,
         };
         let mut lower = Lowering::new(&device);
         lower_scaled(s, &places, &mut lower).unwrap();

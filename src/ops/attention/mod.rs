@@ -2,6 +2,8 @@
 
 mod attention_op;
 mod cache;
+#[cfg(test)]
+mod cache_tests;
 mod causal_conv;
 #[cfg(test)]
 mod contrib_tests;
@@ -26,6 +28,7 @@ mod tensor_scatter;
 mod tests;
 
 pub use attention_op::Attention;
+pub use cache::CacheKind;
 pub use causal_conv::CausalConv;
 pub use experts::{ExpertActivation, ExpertBlocks, ExpertCodes, Gated, MixtureOfExperts};
 pub use flex::{HeadProduct, flex_parts};

@@ -392,6 +392,7 @@ impl Operator for MultiHeadAttention {
             sink: Sink::None,
             fresh: None,
             paged: None,
+            coded: None,
         };
         lower_scaled(&resolved.scaled, &places, lower)
     }

@@ -288,6 +288,7 @@ impl Operator for PagedAttention {
             sink: if cx.has(SINKS) { Sink::Heads(Operand::Input(SINKS)) } else { Sink::None },
             fresh: None,
             paged: Some(paged),
+            coded: None,
         };
         lower_scaled(&scaled, &places, lower)
     }

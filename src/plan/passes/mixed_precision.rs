@@ -17,7 +17,7 @@ use crate::ops::{Fact, HalfRule, OpCx, Operator, cast};
 use crate::plan::PlanError;
 use crate::plan::flow::{Flow, FlowNode, Value, ValueId};
 use crate::plan::lowering::PlanCx;
-use crate::plan::passes::update_in_place::updating;
+use crate::plan::passes::update_in_place::{Pair, updating};
 use crate::sync::lock;
 
 /// What a `float32` model computes in.
@@ -125,7 +125,13 @@ fn convert(
     lowers: &dyn Fn(&FlowNode, &OpCx) -> bool,
     updates: &[(usize, usize)],
 ) -> Rewritten {
-    let updating: HashSet<usize> = updating(flow, updates).into_iter().map(|(n, ..)| n).collect();
+    // Memory of the caller in another type stays as it is.
+    let is_full = |v: Option<usize>| v.is_some_and(|v| flow.values[v].info.dtype == DType::F32);
+    let is_converted = |n: usize, pairs: &[Pair]| {
+        pairs.iter().any(|[(input, _), _]| is_full(flow.nodes[n].inputs.get(*input).copied().flatten()))
+    };
+    let updating = updating(flow, updates).into_iter().filter(|(n, _, pairs)| is_converted(*n, pairs));
+    let updating: HashSet<usize> = updating.map(|(n, ..)| n).collect();
     let nodes = std::mem::take(&mut flow.nodes);
     let mut masks = vec![true; flow.values.len()];
     for node in nodes.iter().filter(|n| n.op.half_rule() != HalfRule::Mask) {

@@ -8,7 +8,7 @@ use crate::plan::flow::Flow;
 use crate::plan::index::FlowIndex;
 
 /// An input and an output that are the same memory: of a node, and of the graph.
-type Pair = [(usize, usize); 2];
+pub(super) type Pair = [(usize, usize); 2];
 
 /// Lets each node that alone reads an input of `updates` and makes the output paired with it write into that memory,
 /// where its operator can; how many inputs are updated so.

@@ -1,6 +1,7 @@
 //! Sessions as a caller uses them.
 
 mod cancel;
+mod coded_caches;
 mod pages;
 mod parts;
 mod recover;

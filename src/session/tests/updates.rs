@@ -12,7 +12,7 @@ use crate::memory::host::HostRegion;
 use crate::memory::import::Reason;
 use crate::ops;
 use crate::ops::Operator;
-use crate::ops::attention::{GroupQueryAttention, TensorScatter};
+use crate::ops::attention::{CacheKind, GroupQueryAttention, TensorScatter};
 use crate::ops::linalg::MatMul;
 use crate::ops::test_util::{tensor_of, values};
 use crate::plan::Precision;
@@ -22,23 +22,24 @@ use crate::session::{Binding, Error, Memory, Session, SessionError};
 use crate::shape::Shape;
 
 /// Heads of queries, of keys; elements of a vector; rows of the cache.
-const HEADS: usize = 4;
-const KV_HEADS: usize = 2;
-const SIZE: usize = 16;
-const ROWS: usize = 48;
-const CACHE: [usize; 4] = [1, KV_HEADS, ROWS, SIZE];
-const WIDTH: usize = (HEADS + 2 * KV_HEADS) * SIZE;
+pub(super) const HEADS: usize = 4;
+pub(super) const KV_HEADS: usize = 2;
+pub(super) const SIZE: usize = 16;
+pub(super) const ROWS: usize = 48;
+pub(super) const CACHE: [usize; 4] = [1, KV_HEADS, ROWS, SIZE];
+pub(super) const WIDTH: usize = (HEADS + 2 * KV_HEADS) * SIZE;
 
 /// One layer of a decoder: queries, keys and values in one, a cache of `ROWS` rows.
 fn decoder(dtype: DType) -> Graph {
     let mut g = GraphBuilder::new("decoder");
     let qkv = g.input("qkv", dtype, [1.into(), "s".into(), WIDTH.into()]);
-    attention(g, qkv, dtype)
+    attention(g, qkv, dtype, CacheKind::Same)
 }
 
 /// The graph of `g` with attention to caches.
-fn attention(mut g: GraphBuilder, qkv: TensorId, dtype: DType) -> Graph {
-    let caches = ["past_k", "past_v"].map(|name| g.input(name, dtype, CACHE.map(Into::into)));
+pub(super) fn attention(mut g: GraphBuilder, qkv: TensorId, dtype: DType, cache: CacheKind) -> Graph {
+    let dims = [1, KV_HEADS, ROWS, cache.row(SIZE)];
+    let caches = ["past_k", "past_v"].map(|name| g.input(name, cache.dtype(dtype), dims.map(Into::into)));
     let last = g.input("last", DType::I32, [1.into()]);
     let total = g.constant("total", Tensor::new([1], &[ROWS as i32]).unwrap());
     let table = |seed: u64| floats(dtype, &[ROWS, SIZE / 2], seed);
@@ -52,11 +53,23 @@ fn attention(mut g: GraphBuilder, qkv: TensorId, dtype: DType) -> Graph {
         rotary: Some(false),
         causal: true,
         smooth: false,
-        cache_bits: None,
+        cache,
         updates: None,
     });
     let inputs = [Some(qkv), None, None, Some(caches[0]), Some(caches[1]), Some(last), Some(total)];
-    let inputs = [&inputs[..], &tables.map(Some)].concat();
+    let mut inputs = [&inputs[..], &tables.map(Some)].concat();
+    if let CacheKind::Scaled { bits } = cache {
+        let scales =
+            Tensor::new([1, KV_HEADS, 1, SIZE], &[2.0f32 / (1 << bits) as f32; KV_HEADS * SIZE]).unwrap();
+        inputs.extend([None; 3]);
+        inputs.extend(
+            [
+                g.constant("k_scales", scales),
+                g.constant("v_scale", Tensor::new([1], &[2.0f32 / (1 << bits) as f32]).unwrap()),
+            ]
+            .map(Some),
+        );
+    }
     let (_, outputs) = g.node("attention", op, &inputs, 3);
     for (name, id) in ["y", "present_k", "present_v"].into_iter().zip(outputs) {
         g.output(name, id);
@@ -76,9 +89,9 @@ pub(super) fn session(device: &str, graph: Graph) -> Session {
 pub(super) const DEVICES: [&str; 6] = ["cpu", "sim:0", "sim:1", "sim:2", "vulkan", "opencl"];
 
 /// What is done in turn: first row, tokens.
-const STEPS: [(usize, usize); 5] = [(0, 5), (5, 1), (6, 1), (7, 3), (10, 1)];
+pub(super) const STEPS: [(usize, usize); 5] = [(0, 5), (5, 1), (6, 1), (7, 3), (10, 1)];
 
-fn qkv(dtype: DType, at: usize, tokens: usize) -> Tensor {
+pub(super) fn qkv(dtype: DType, at: usize, tokens: usize) -> Tensor {
     floats(dtype, &[1, tokens, WIDTH], 100 + at as u64)
 }
 
@@ -201,7 +214,7 @@ fn a_cache_of_full_precision_is_extended_where_it_lies_in_half_precision() {
     let x = g.input("x", DType::F32, [1.into(), 1.into(), DEPTH.into()]);
     let w = g.constant("w", floats(DType::F32, &[DEPTH, WIDTH], 3));
     let qkv = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[x, w]);
-    let graph = attention(g, qkv, DType::F32);
+    let graph = attention(g, qkv, DType::F32, CacheKind::Same);
     let run = |device: &str, precision| {
         let context = Registry::with_defaults().open(device, &desc()).unwrap();
         let builder = Session::builder().graph(graph.clone()).context(context).copy_threshold(0);
