@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -325,6 +325,19 @@ def test_a_graph_with_a_fixed_cache_has_pages_where_they_are_asked_for(device: s
         assert [made.tokens for _, made in batch] == [case["tokens"][:20]] * 2
     counts = changed.page_counts
     assert counts is not None and counts.page_tokens == 4 and counts.cached > 0
+
+
+@pytest.mark.parametrize("cache_type", ["f16", "q8"])
+def test_caches_hold_less_where_they_are_asked_to(device: str, cache_type: Literal["f16", "q8"]) -> None:
+    plain = Generator(LLM / "fixed", device=device)
+    less = Generator(LLM / "fixed", device=device, cache_type=cache_type)
+    assert plain.cache_bytes is not None and less.cache_bytes is not None
+    assert less.cache_bytes <= plain.cache_bytes / 2
+    case = EXPECTED["fixed"][1]
+    made = less.generate(case["prompt"], max_tokens=8, ignore_end=True, temperature=0)
+    assert made.tokens == case["tokens"][:8]
+    with pytest.raises(onepool.ArgumentError, match="expected one of"):
+        Generator(LLM / "fixed", device=device, cache_type="q5")  # type: ignore[arg-type]
 
 
 def test_pages_that_cannot_be(generator: Generator) -> None:

@@ -1,4 +1,4 @@
-/* template MODEL DEVICE: one of several graphs of a folder, and variables of its chat template. */
+/* template MODEL DEVICE: one of several graphs of a folder, variables of its chat template, and the type of its cache. */
 #include "text.h"
 
 /* The tokens of a prompt. */
@@ -21,6 +21,7 @@ int main(int argc, char **argv) {
     opening.variant = "q4f16";
     opening.template_args = args;
     opening.template_arg_count = 2;
+    opening.cache_type = "q8";
     const onepool_generator_options good = opening;
     onepool_generator *generator = NULL;
     OK(onepool_generator_open(argv[1], &session, &good, &generator));
@@ -53,6 +54,7 @@ int main(int argc, char **argv) {
     NOT_OPENED(ONEPOOL_ERROR_MODEL, opening.variant = "q8", "model_q8.onnx");
     NOT_OPENED(ONEPOOL_ERROR_MODEL, opening.variant = "../x", "the variant");
     NOT_OPENED(BAD, opening.variant = "\xff", "`options.variant` is not UTF-8");
+    NOT_OPENED(BAD, opening.cache_type = "q5", "expected one of \"f32\", \"f16\", \"q8\", \"q4\"");
     NOT_OPENED(BAD, opening.template_args = NULL, "`options.template_args` is null");
     NOT_OPENED(BAD, opening.template_arg_count = 5000, "at most 4096");
     NOT_OPENED(BAD, args[1].json = "no json", "`options.template_args[1]` is not taken");

@@ -74,7 +74,8 @@ fn prompts_of_a_file_come_and_go() {
     for (model, pages) in [
         (MODEL, &[][..]),
         ("models/tiny_llm/paged", &["--pages", "4"][..]),
-        (MODEL, &["--pages", "9", "--page-tokens", "4"][..]),
+        (MODEL, &["--pages", "9", "--page-tokens", "4", "--cache-type", "f16"][..]),
+        (MODEL, &["--cache-type", "q8"][..]),
     ] {
         let run = |args: &[&str]| -> serde_json::Value {
             let given =
@@ -91,7 +92,8 @@ fn prompts_of_a_file_come_and_go() {
             assert_eq!(one["tokens"], other["tokens"]);
         }
         assert_eq!(made["batch"]["most_texts"], 2);
-        assert_eq!(made["batch"]["pages"]["pages"].as_u64(), pages.get(1).map(|n| n.parse().unwrap()));
+        let wanted = pages.get(1).and_then(|n| n.parse().ok());
+        assert_eq!(made["batch"]["pages"]["pages"].as_u64(), wanted);
     }
     let d = root();
     fails(d, 1, &["generate", MODEL, "--prompts", "none.txt"], &["none.txt"]);
@@ -100,6 +102,9 @@ fn prompts_of_a_file_come_and_go() {
     fails(d, 2, &["generate", MODEL, "--prompts", blank.to_str().unwrap()], &["blank.txt has no text"]);
     let appending = "models/tiny_llm/appending";
     fails(d, 3, &["generate", appending, "-d", "cpu", "-p", "x", "--pages", "4"], &["not in pages"]);
+    let typed = ["generate", appending, "-d", "cpu", "-p", "x", "--cache-type"];
+    fails(d, 3, &[&typed[..], &["q4"]].concat(), &["no GroupQueryAttention"]);
+    fails(d, 2, &[&typed[..], &["q5"]].concat(), &["expected one of f32, f16, q8, q4"]);
 }
 
 #[test]
