@@ -126,6 +126,8 @@ impl GroupQueryAttention {
     ) -> Result<(), OpError> {
         /// The most bytes of the numbers of keys or values.
         const MOST_DECODED: usize = 256 << 20;
+        /// Queries from which on reading codes again and again takes longer than their numbers.
+        const LEAST_QUERIES: usize = 32;
         let (s, dtype) = (&resolved.scaled, cx.dtype(Q)?);
         let (row, past_len) = (rows[0].row_words()?, resolved.past_len);
         let (mut q, mut from, mut moves) =
@@ -157,7 +159,8 @@ impl GroupQueryAttention {
         Append { moves, rows: *rows }.lower(dtype, operands, to, lower)?;
         let places = Places { q: if turns { turned } else { q }, ..self.operands(cx, resolved)? };
         let numbers = s.batch * s.kv_heads * s.kv_len * s.head * dtype.bytes();
-        if numbers <= MOST_DECODED && in_matrices(s, &places, lower) {
+        let again = s.q_len >= LEAST_QUERIES || in_matrices(s, &places, lower);
+        if numbers <= MOST_DECODED && again {
             let [k, v] = [lower.scratch(numbers), lower.scratch(numbers)];
             for ((rows, scales), (cache, to)) in rows.iter().zip(scales).zip([(places.k, k), (places.v, v)]) {
                 rows.lower_decode(dtype, [cache, scales, places.lens, to], s.q_len, lower)?;
