@@ -92,6 +92,8 @@ fn inputs(
     inputs.push(Some(Tensor::new([1], &[total as i32]).unwrap()));
     if rotates {
         inputs.extend([7, 8].map(|seed| Some(tensor(&[total, size / 2], seed))));
+        // Neither positions nor a bias, but sinks.
+        inputs.extend([None, None, Some(tensor(&[HEADS], 9))]);
     }
     inputs
 }
