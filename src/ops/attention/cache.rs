@@ -132,11 +132,11 @@ impl CodedRows {
             let all = row.get(self.scales_at()..).unwrap_or(&[]);
             for (to, scale) in to.chunks_mut(CODE_BLOCK).zip(all.chunks_exact(2)) {
                 let scale = T::from_f64(f16::from_le_bytes([scale[0], scale[1]]).to_f64());
-                to.iter_mut().for_each(|v| *v = *v * scale);
+                to.iter_mut().for_each(|v| *v *= scale);
             }
             return;
         }
-        to.iter_mut().enumerate().for_each(|(i, v)| *v = *v * self.scale(scales, head, i));
+        to.iter_mut().enumerate().for_each(|(i, v)| *v *= self.scale(scales, head, i));
     }
 
     fn scale<T: Real>(&self, scales: &[T], head: usize, channel: usize) -> T {
