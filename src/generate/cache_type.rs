@@ -1,17 +1,10 @@
-//! Graphs with GroupQueryAttention, changed so that their caches hold keys and values in another type.
+//! Types that a cache may hold keys and values in.
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use super::error::GenerateError;
-use super::settings::{Config, layer_name};
-use crate::dtype::DType;
-use crate::graph::{Graph, Node, TensorId};
-use crate::ops::attention::{CacheKind, GroupQueryAttention};
-use crate::plan::Precision;
-use crate::session::Session;
-use crate::shape::{Dim, SymShape};
+use crate::ops::attention::CacheKind;
 
 /// The type that a cache holds keys and values in, where it is not that of the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +33,8 @@ impl CacheType {
         }
     }
 
-    fn kind(self) -> CacheKind {
+    /// What GroupQueryAttention calls it.
+    pub(super) fn kind(self) -> CacheKind {
         match self {
             CacheType::F32 => CacheKind::Same,
             CacheType::F16 => CacheKind::Half,
@@ -65,103 +59,4 @@ impl FromStr for CacheType {
             GenerateError::Unsupported(format!("a cache of {name:?}: expected one of {known}"))
         })
     }
-}
-
-/// The session of the same model with its cache in the type that `config` asks for; nothing where that changes nothing.
-pub(super) fn in_cache_type(session: &Session, config: &Config) -> Result<Option<Session>, GenerateError> {
-    let graph = match config.cache_type {
-        Some(cache_type) => changed(session.graph(), config, cache_type)?,
-        // What the rest computes in suits the cache too, where the graph has one that can be changed.
-        None if session.precision() == Precision::F16 => {
-            changed(session.graph(), config, CacheType::F16).ok().flatten()
-        }
-        None => None,
-    };
-    Ok(graph.map(|graph| session.with_graph(graph)))
-}
-
-/// The graph with its cache in another type; nothing where it has that already.
-fn changed(graph: &Graph, config: &Config, cache_type: CacheType) -> Result<Option<Graph>, GenerateError> {
-    let mut changed = graph.clone();
-    let mut is_same = true;
-    let mut caches = Vec::new();
-    for layer in 0..config.layers {
-        for (past, present) in config.names.past.iter().zip(&config.names.present) {
-            let (past, present) = (layer_name(past, layer), layer_name(present, layer));
-            let found = graph.input(&past).zip(graph.output(&present));
-            caches.extend(found.map(|(past, output)| (past, graph.outputs()[output].1)));
-        }
-    }
-    let mut some = false;
-    for (n, node) in graph.nodes().iter().enumerate() {
-        let Some(op) = node.op.downcast_ref::<GroupQueryAttention>() else { continue };
-        some = true;
-        let cache = cache_type.kind();
-        let declared = node.inputs.get(3).copied().flatten().and_then(|id| graph.tensor(id).dtype);
-        if op.cache != CacheKind::Same {
-            return Err(refused(graph, node, "has a cache of another type than its keys already"));
-        }
-        match (cache_type, declared.unwrap_or(DType::F32)) {
-            (CacheType::F16, DType::F16) | (CacheType::F32, DType::F32) => continue,
-            (CacheType::F32, _) => return Err(refused(graph, node, "declares a cache that is not float32")),
-            _ => {}
-        }
-        is_same = false;
-        for at in [0, 1] {
-            let past = node.inputs.get(3 + at).copied().flatten();
-            let present = node.outputs.get(1 + at).copied().flatten();
-            let is_cache = |(i, o): &&(TensorId, TensorId)| Some(*i) == past && Some(*o) == present;
-            let Some((past, present)) = caches.iter().find(is_cache) else {
-                return Err(refused(
-                    graph,
-                    node,
-                    "does not read a cache that is an input and give it as an output",
-                ));
-            };
-            retype(&mut changed, [*past, *present], config, cache)
-                .map_err(|what| refused(graph, node, what))?;
-        }
-        changed.nodes[n].op = Arc::new(GroupQueryAttention { cache, ..*op });
-    }
-    if !some {
-        let what = format!(
-            "a cache of {cache_type}: the graph has no GroupQueryAttention, whose caches alone have types"
-        );
-        return Err(GenerateError::Unsupported(what));
-    }
-    Ok((!is_same).then_some(changed))
-}
-
-/// Gives the two tensors of a cache the type and the rows of `cache`; says what keeps them from it.
-fn retype(
-    graph: &mut Graph,
-    tensors: [TensorId; 2],
-    config: &Config,
-    cache: CacheKind,
-) -> Result<(), &'static str> {
-    for id in tensors {
-        let decl = &mut graph.tensors[id.index()];
-        let dims = decl.shape.as_ref().map_or(&[][..], |shape| &shape.0);
-        let told = |at: usize, told: Option<usize>| match dims.get(at) {
-            Some(Dim::Known(n)) => Some(*n),
-            _ => told,
-        };
-        let [heads, size] = config.heads;
-        let size = told(3, size).ok_or("has a cache whose vectors have a size that is not known")?;
-        if size % 2 > 0 {
-            return Err("has vectors of an odd size");
-        }
-        let heads = told(1, heads).map_or(Dim::Unknown, Dim::Known);
-        let batch = dims.first().cloned().unwrap_or(Dim::Unknown);
-        let rows = dims.get(2).cloned().unwrap_or(Dim::Unknown);
-        decl.shape = Some(SymShape(vec![batch, heads, rows, Dim::Known(cache.row(size))]));
-        decl.dtype = Some(cache.dtype(decl.dtype.unwrap_or(DType::F32)));
-    }
-    Ok(())
-}
-
-/// Why `node` keeps a cache from having another type.
-fn refused(graph: &Graph, node: &Node, problem: &str) -> GenerateError {
-    let (name, op) = (graph.called(node), node.op.name());
-    GenerateError::Unsupported(format!("another type of the cache: node {name:?} ({op}) {problem}"))
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::cache::{CacheMemory, CacheTensor, KeyValueCache};
-use super::cache_type::in_cache_type;
+use super::cache_graph::in_cache_type;
 use super::call::{Call, Part, Ran, packed};
 use super::cross::{CrossRuns, Encoded, Maker};
 use super::error::GenerateError;

@@ -37,6 +37,7 @@
 mod batch_thread;
 mod batcher;
 mod cache;
+mod cache_graph;
 mod cache_type;
 mod call;
 mod config;

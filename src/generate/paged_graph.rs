@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::cache_type::in_cache_type;
+use super::cache_graph::in_cache_type;
 use super::error::GenerateError;
 use super::graph_edit::GraphEdit;
 use super::masked_graph::{MOST_KNOWN, node_facts, value};
