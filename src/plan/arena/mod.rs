@@ -58,9 +58,9 @@ const CHEAP: u64 = 1 << 20;
 /// contiguously.
 ///
 /// No order is best for all graphs, so several are tried until one reaches the lower bound: by size, by size times
-/// lifetime, by lifetime, and by the steps with most bytes alive ("greedy by breadth" of Pisarchyk and Lee). A
-/// bounded local search then improves the best one: it moves the topmost request, or one that overlaps it in time, to
-/// another position.
+/// lifetime, by lifetime, and by the steps with most bytes alive ("greedy by breadth" of Pisarchyk and Lee). Where that leaves
+/// 64 KiB or more above the lower bound, a bounded local search improves the best one: it moves the topmost request, or
+/// one that overlaps it in time, to another position.
 ///
 /// An order takes time for every two requests that live at the same time. Where there are too many of those, one pass
 /// over the steps decides instead, in O(n log n).
@@ -117,6 +117,8 @@ struct Placed {
 fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_bound: u64) -> Placed {
     const VISITS: u64 = 4_000_000;
     const ROUNDS: u64 = 1000;
+    /// What memory is allocated in multiples of: to save less saves nothing.
+    const LEAST_GAIN: u64 = 64 << 10;
     let requests = placer.requests;
     let all = order.len() as u64;
     let each = placer.visits().saturating_add(4 * all).min(all.saturating_mul(all));
@@ -132,7 +134,7 @@ fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_b
     let mut current = best.peak;
     let mut offsets = best.offsets.clone();
     for _ in 0..rounds {
-        if best.peak <= lower_bound {
+        if best.peak < lower_bound.saturating_add(LEAST_GAIN) {
             break;
         }
         let top = |&at: &usize| offsets[order[at]].saturating_add(requests[order[at]].bytes) == current;
