@@ -1,4 +1,4 @@
-// The numbers of the valid rows of a cache of codes (coded_rows.glsl).
+// The numbers of the valid rows of a cache of codes (coded_rows.glsl): an invocation does a word of them.
 // variant: f32  T=f32
 // variant: f16  T=f16 EXT_STORAGE16
 #version 450
@@ -17,7 +17,7 @@ layout(set = 0, binding = 3, std430) writeonly buffer Cache { T cache[]; };
 
 layout(push_constant) uniform Params
 {
-    uint n;                   // elements of the cache
+    uint n;                   // words of codes, without their scales
     uint heads, rows, head;
     uint row_words;
     uint valid;               // rows, where they are not given
@@ -27,14 +27,20 @@ CODED_ELEMENT(element, codes, scales, K_CHANNELS, p.head)
 
 void main()
 {
-    uint i = linear_id();
-    if (i < p.n) {
-        uint row = i / p.head;
-        uint head = row / p.rows;
-        int valid = GIVEN != 0u ? last[head / p.heads] + 1 : int(p.valid);
-        if (int(row % p.rows) >= valid) {
-            return;
-        }
-        cache[i] = T(element(row * p.row_words, i % p.head, head % p.heads * p.head));
+    uint id = linear_id();
+    if (id >= p.n) {
+        return;
+    }
+    uint words = code_words(p.head);
+    uint row = id / words;
+    uint head = row / p.rows;
+    int valid = GIVEN != 0u ? last[head / p.heads] + 1 : int(p.valid);
+    if (int(row % p.rows) >= valid) {
+        return;
+    }
+    uint first = id % words * (32u / CODE_BITS);
+    uint end = min(first + 32u / CODE_BITS, p.head);
+    for (uint i = first; i < end; ++i) {
+        cache[row * p.head + i] = T(element(row * p.row_words, i, head % p.heads * p.head));
     }
 }

@@ -202,7 +202,8 @@ impl CodedRows {
         valid: usize,
         lower: &mut Lowering<'_>,
     ) -> Result<(), OpError> {
-        let n = self.batch * self.heads * self.rows * self.size;
+        let n = self.batch * self.heads * self.rows * (self.size * self.bits).div_ceil(32);
+        word(self.batch * self.heads * self.rows * self.size)?;
         let params = params::CacheDecode {
             n: word(n)?,
             heads: word(self.heads)?,

@@ -92,8 +92,10 @@ fn inputs(
     inputs.push(Some(Tensor::new([1], &[total as i32]).unwrap()));
     if rotates {
         inputs.extend([7, 8].map(|seed| Some(tensor(&[total, size / 2], seed))));
-        // Neither positions nor a bias, but sinks.
-        inputs.extend([None, None, Some(tensor(&[HEADS], 9))]);
+        // Positions that are those of the tokens or others, no bias, and sinks.
+        let ids: Vec<i64> = (0..2 * q_len).map(|i| (i * 7 % total) as i64).collect();
+        let ids = (size < 64).then(|| Tensor::new([2, q_len], &ids).unwrap());
+        inputs.extend([ids, None, Some(tensor(&[HEADS], 9))]);
     }
     inputs
 }

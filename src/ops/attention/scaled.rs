@@ -117,11 +117,13 @@ pub(super) struct Attended<'a, T> {
     pub sink: Sink<&'a [T]>,
 }
 
-/// A block of rows of one head.
+/// A block of rows of one head, or the row of several heads that read the same keys.
 struct Job<'a, T> {
     batch: usize,
     head: usize,
     first: usize,
+    /// Whether each row is one of the next head.
+    across: bool,
     y: &'a mut [T],
     scores: Option<&'a mut [T]>,
 }
@@ -198,6 +200,19 @@ impl Scaled {
     ) -> Result<(), KernelError> {
         let (stage, mut scores) = scores.map_or((None, None), |(stage, s)| (Some(stage), Some(s)));
         let mut jobs = Vec::new();
+        if self.q_len == 1 && stage.is_none() {
+            // Heads of the same keys read them together, as many as leave work for all threads.
+            let parts = par::threads().div_ceil(self.batch * self.kv_heads).min(self.share());
+            let each = self.share().div_ceil(parts.max(1));
+            for (n, y) in y.chunks_mut(self.share() * self.v_head).enumerate() {
+                let (batch, kv) = (n / self.kv_heads, n % self.kv_heads);
+                for (part, y) in y.chunks_mut(each * self.v_head).enumerate() {
+                    let head = kv * self.share() + part * each;
+                    jobs.push(Job { batch, head, first: 0, across: true, y, scores: None });
+                }
+            }
+            return par::try_share(jobs.into_iter(), |job| self.block(given, stage, job));
+        }
         for (n, y) in y.chunks_mut(self.q_len * self.v_head).enumerate() {
             for (r, y) in y.chunks_mut(BLOCK * self.v_head).enumerate() {
                 let rows = y.len() / self.v_head;
@@ -207,7 +222,7 @@ impl Scaled {
                     Some(part)
                 });
                 let (batch, head) = (n / self.q_heads, n % self.q_heads);
-                jobs.push(Job { batch, head, first: r * BLOCK, y, scores: part });
+                jobs.push(Job { batch, head, first: r * BLOCK, across: false, y, scores: part });
             }
         }
         par::try_share(jobs.into_iter(), |job| self.block(given, stage, job))
@@ -219,15 +234,16 @@ impl Scaled {
         stage: Option<Stage>,
         job: Job<'_, T>,
     ) -> Result<(), KernelError> {
-        let Job { batch, head, first, y, scores } = job;
+        let Job { batch, head, first, across, y, scores } = job;
         let rows = y.len() / self.v_head;
+        let last = if across { first } else { first + rows - 1 };
         let (valid, offset) = self.valid(given.lens, batch);
         // Where scores are shown, all are; else those that some row sees.
         let (low, high) = match stage {
             Some(_) => (0, self.kv_len),
             None => {
                 let from = self.seen(first, valid, offset).0;
-                let to = self.seen(first + rows - 1, valid, offset).1;
+                let to = self.seen(last, valid, offset).1;
                 (from, to.max(from))
             }
         };
@@ -241,13 +257,13 @@ impl Scaled {
         let k = tail(given.k, self.k.first + batch * self.k.batch + kv * self.k.head + low * self.k.row)?;
         let v = tail(given.v, self.v.first + batch * self.v.batch + kv * self.v.head + low * self.v.row)?;
         let mut own = Scratch::new(rows * keys);
-        let left = Mat { data: q, row: self.q.row, col: 1 };
+        let left = Mat { data: q, row: if across { self.q.head } else { self.q.row }, col: 1 };
         let right = Mat { data: k, row: 1, col: self.k.row };
         product([rows, keys, self.head], left, right, &mut own, keys, false, Threads::One)?;
         let mut shown = scores.map(|s| s.chunks_mut(self.kv_len));
         for (r, row) in own.chunks_mut(keys).enumerate() {
             let show = shown.as_mut().and_then(Iterator::next);
-            let i = first + r;
+            let (head, i) = if across { (head + r, first) } else { (head, first + r) };
             let seen = self.seen(i, valid, offset);
             let seen = (seen.0.clamp(low, high) - low, seen.1.clamp(low, high) - low);
             let sink = match given.sink {
