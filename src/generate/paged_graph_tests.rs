@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use super::cache_type::CacheType;
+use super::decoder::{Decoder, Growth};
 use super::error::GenerateError;
 use super::input::LOGIT_ROWS;
 use super::logit_rows::with_rows;
 use super::paged_graph::{in_pages, paged};
+use super::scan::SampleOn;
 use super::settings::Config;
 use crate::backend::ContextDesc;
 use crate::dtype::DType;
@@ -78,7 +81,11 @@ fn decoder(with: With) -> Graph {
     let ids = g.input("input_ids", DType::I64, ["b".into(), "t".into()]);
     let mask = g.input("attention_mask", DType::I64, ["b".into(), "all".into()]);
     let dims = || ["b".into(), 1.into(), "p".into(), 4.into()];
-    let past = ["key", "value"].map(|part| g.input(format!("past_key_values.0.{part}"), DType::F32, dims()));
+    let cache = if with == With::Codes { CacheKind::Scaled { bits: 8 } } else { CacheKind::Same };
+    let past = ["key", "value"].map(|part| {
+        let name = format!("past_key_values.0.{part}");
+        g.input(name, cache.dtype(DType::F32), dims())
+    });
     let embedding = table(&mut g, "embedding", 16, 0.7);
     let mut x = g.op(Arc::new(Gather { axis: 0 }) as Arc<dyn Operator>, &[embedding, ids]);
     let one = g.constant("one", Tensor::scalar(1i64));
@@ -123,7 +130,7 @@ fn decoder(with: With) -> Graph {
         rotary: None,
         causal: true,
         smooth: with == With::Smooth,
-        cache: if with == With::Codes { CacheKind::Scaled { bits: 8 } } else { CacheKind::Same },
+        cache,
         updates: None,
     };
     let half = Tensor::new([WIDTH, 4], &(0..WIDTH * 4).map(|at| (at as f32).cos()).collect::<Vec<_>>());
@@ -134,6 +141,11 @@ fn decoder(with: With) -> Graph {
     if with == With::Bias {
         let bias = g.constant("bias", Tensor::new([1, 1, 1, 1], &[0.5f32]).unwrap());
         read.extend([None, None, None, Some(bias)]);
+    }
+    if with == With::Codes {
+        let scale = g.constant("scale", Tensor::new([1], &[1.0f32 / 64.0]).unwrap());
+        read.resize(12, None);
+        read.extend([Some(scale); 2]);
     }
     let (_, made) = g.node("attention", Arc::new(op) as Arc<dyn Operator>, &read, 3);
     let head = Tensor::new([WIDTH, 16], &(0..WIDTH * 16).map(|at| (at as f32).sin()).collect::<Vec<_>>());
@@ -292,4 +304,17 @@ fn wanted_rows_are_found_before_long_chains_of_constants() {
     g.output("logits", y);
     let rows = with_rows(&g.build().unwrap(), "logits", 1).unwrap();
     assert!(rows.input(LOGIT_ROWS).is_some());
+}
+
+#[test]
+fn a_cache_of_codes_that_a_graph_declares_is_updated_in_place() {
+    let session = session(decoder(With::Codes));
+    let decoder = Decoder::new(session, &Config::of_one_layer(), Some(16), SampleOn::Host).unwrap();
+    assert!(matches!(decoder.growth(), Growth::InPlace));
+    // Two tensors of a head of four codes of a byte.
+    assert_eq!(decoder.cache().unwrap().bytes(), 2 * 16 * 4);
+    let typed = Config { cache_type: Some(CacheType::F16), ..Config::of_one_layer() };
+    let session = self::session(self::decoder(With::Codes));
+    let e = Decoder::new(session, &typed, Some(16), SampleOn::Host).unwrap_err().to_string();
+    assert!(e.contains("has a cache of another type than its keys already"), "{e}");
 }
