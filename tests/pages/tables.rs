@@ -256,6 +256,22 @@ fn language(records: &Records) -> String {
     text
 }
 
+/// Rates of language models by what their caches hold.
+fn caches(records: &Records) -> String {
+    let row = |case: &str| {
+        let of = |metric: &str| digits(records.get(H200, "caches", case, metric));
+        let mut row: Vec<String> = case.split("; ").map(str::to_owned).collect();
+        row.extend(["cache", "prompt", "text"].map(of));
+        row
+    };
+    let rows: Vec<_> = records.cases(H200, "caches").into_iter().map(row).collect();
+    format!(
+        "Tokens per second, {H200}, {}.\n\n{}",
+        records.days_on(H200, "caches"),
+        table(&["model", "computed in", "cache", "MiB", "prompt", "text"], &rows)
+    )
+}
+
 /// Models by two builds: times after over times before, on every machine that has both.
 fn versions(records: &Records) -> String {
     const DEVICES: [(&str, &str); 3] = [("2-core-avx512", "cpu"), (LAVAPIPE, "vulkan"), (H200, "vulkan")];
@@ -507,6 +523,7 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("peer-operators", peer_operators(records)),
         ("peer-models", peer_models(records)),
         ("language", language(records)),
+        ("caches", caches(records)),
         ("language-cpu", language_cpu(records)),
         ("zoo-cpu", zoo_cpu(records)),
         ("versions", versions(records)),
