@@ -382,7 +382,8 @@ class Generator:
     has computed of a prompt the other finds.
 
     `cache_type` is what the caches of a graph with GroupQueryAttention hold, the draft's too: "q8" and "q4" are codes of 8
-    and 4 bits with a scale for each 32. Without it they are "f16" where `precision` is "f16", else as the graph declares.
+    and 4 bits with a scale for each 32. Without it they are "f16" where `precision` is "f16" and there are no pages, else
+    as the graph declares.
 
     It makes one text, or one batch, at a time: another one meanwhile is a `BusyError`. Raises `ModelError`,
     `UnsupportedError`, `ArgumentError` and `NoDeviceError`.

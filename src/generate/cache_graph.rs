@@ -12,6 +12,10 @@ use crate::plan::Precision;
 use crate::session::Session;
 use crate::shape::{Dim, SymShape};
 
+/// The inputs of GroupQueryAttention that are its caches, and the first output that is one.
+pub(super) const PAST: [usize; 2] = [3, 4];
+const PRESENT: usize = 1;
+
 /// The session of the same model with its cache in the type that `config` asks for; nothing where that changes nothing.
 pub(super) fn in_cache_type(session: &Session, config: &Config) -> Result<Option<Session>, GenerateError> {
     let graph = match config.cache_type {
@@ -42,7 +46,7 @@ fn changed(graph: &Graph, config: &Config, cache_type: CacheType) -> Result<Opti
         let Some(op) = node.op.downcast_ref::<GroupQueryAttention>() else { continue };
         some = true;
         let cache = cache_type.kind();
-        let declared = node.inputs.get(3).copied().flatten().and_then(|id| graph.tensor(id).dtype);
+        let declared = node.inputs.get(PAST[0]).copied().flatten().and_then(|id| graph.tensor(id).dtype);
         if op.cache != CacheKind::Same {
             return Err(refused(graph, node, "has a cache of another type than its keys already"));
         }
@@ -52,9 +56,9 @@ fn changed(graph: &Graph, config: &Config, cache_type: CacheType) -> Result<Opti
             _ => {}
         }
         is_same = false;
-        for at in [0, 1] {
-            let past = node.inputs.get(3 + at).copied().flatten();
-            let present = node.outputs.get(1 + at).copied().flatten();
+        for (n, at) in PAST.into_iter().enumerate() {
+            let past = node.inputs.get(at).copied().flatten();
+            let present = node.outputs.get(PRESENT + n).copied().flatten();
             let is_cache = |(i, o): &&(TensorId, TensorId)| Some(*i) == past && Some(*o) == present;
             let Some((past, present)) = caches.iter().find(is_cache) else {
                 return Err(refused(

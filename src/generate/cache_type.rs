@@ -11,7 +11,7 @@ use crate::ops::attention::CacheKind;
 pub enum CacheType {
     /// `float32`, as the graph has it: one that declares another type is refused.
     F32,
-    /// `float16`. Sessions in half precision have it without asking.
+    /// `float16`. Sessions in half precision have it without asking, but in pages.
     F16,
     /// Codes of 8 bits, and a `float16` scale for each 32 of them: 8.5 bits for a number.
     Q8,

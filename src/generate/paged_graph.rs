@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::cache_graph::in_cache_type;
+use half::f16;
+
+use super::cache_graph::{PAST, in_cache_type};
 use super::error::GenerateError;
 use super::graph_edit::GraphEdit;
 use super::masked_graph::{MOST_KNOWN, node_facts, value};
@@ -26,7 +28,6 @@ use crate::shape::{Dim, Shape, SymShape};
 const RUNS: [[usize; 2]; 5] = [[0, 3], [4, 3], [4, 1], [0, 1], [2, 5]];
 
 // Inputs of GroupQueryAttention, of which the first ones and the sinks have the same places in PagedAttention.
-const PAST: [usize; 2] = [3, 4];
 const COS: usize = 7;
 const SIN: usize = 8;
 const IDS: usize = 9;
@@ -35,7 +36,11 @@ const SINKS: usize = 11;
 
 /// The session of the same model with its cache in pages; nothing where `session` has them already.
 pub(super) fn in_pages(session: &Session, config: &Config) -> Result<Option<Session>, GenerateError> {
-    let typed = in_cache_type(session, config)?;
+    // Pages are float16 where that is asked for: conversions around attention take longer than they save on a card.
+    let typed = match config.cache_type {
+        Some(_) => in_cache_type(session, config)?,
+        None => None,
+    };
     let graph = typed.as_ref().unwrap_or(session).graph();
     if config.names.pages.iter().all(|name| graph.input(name).is_some()) {
         return Ok(None);
@@ -50,7 +55,7 @@ pub(super) fn paged(graph: &Graph, config: &Config) -> Result<Graph, GenerateErr
     }
     let lengths = Lengths::new(graph, config)?;
     let (edit, stand_in) = (GraphEdit::new(graph), BTreeMap::new());
-    let mut change = Change { edit, config, lengths: &lengths, stand_in };
+    let mut change = Change { edit, config, lengths: &lengths, stand_in, narrowed: BTreeMap::new() };
     let dims = [vec![Dim::Unknown], vec![Dim::Unknown], vec![Dim::Unknown; 2]];
     let mut places = Vec::new();
     for (name, dims) in config.names.pages.iter().zip(dims) {
@@ -213,6 +218,8 @@ struct Change<'c> {
     lengths: &'c Lengths<'c>,
     /// Tensors that stand for positions, and those that they stand for.
     stand_in: BTreeMap<TensorId, TensorId>,
+    /// Constants in `float16`, which all layers share.
+    narrowed: BTreeMap<TensorId, TensorId>,
 }
 
 impl Change<'_> {
@@ -284,21 +291,22 @@ impl Change<'_> {
         }
         // PagedAttention has its cache in the type of its keys.
         let narrows = op.cache == CacheKind::Half;
-        let narrow = |change: &mut Self, x: Option<TensorId>| {
-            let name = format!("{name} narrowed");
-            let cast = |x| change.edit.node(&name, cast(DType::F16), vec![Some(x)], device);
-            if narrows { x.map(cast) } else { x }
+        let narrow = |change: &mut Self, x: Option<TensorId>| match x {
+            Some(x) if narrows => change.narrow(x, (&name, device)).map(Some),
+            _ => Ok(x),
         };
         for row in &mut inputs {
-            *row = narrow(self, *row);
+            *row = narrow(self, *row)?;
         }
         inputs.extend([input(PAST[0]), input(PAST[1])]);
         inputs.extend(places);
         let tables = [COS, SIN].map(|at| input(at).filter(|_| op.rotary.is_some()));
-        inputs.extend(tables.map(|table| narrow(self, table)));
+        for table in tables {
+            inputs.push(narrow(self, table)?);
+        }
         let zero = op.smooth.then(|| zeros(op.heads, dtype)).transpose()?;
         let sinks =
-            narrow(self, input(SINKS)).or_else(|| Some(self.edit.constant(&format!("{name} sinks"), zero?)));
+            narrow(self, input(SINKS))?.or_else(|| Some(self.edit.constant(&format!("{name} sinks"), zero?)));
         if let Some(sinks) = sinks {
             inputs.resize(SINKS, None);
             inputs.push(Some(sinks));
@@ -324,6 +332,25 @@ impl Change<'_> {
         });
         changed.inputs = inputs;
         Ok(())
+    }
+
+    /// A tensor in `float16`, for the node `name`: constants are converted here, once for all layers.
+    fn narrow(
+        &mut self,
+        x: TensorId,
+        (name, device): (&str, Option<u32>),
+    ) -> Result<TensorId, GenerateError> {
+        let Origin::Constant(value) = &self.edit.graph.tensor(x).origin else {
+            return Ok(self.edit.node(&format!("{name} narrowed"), cast(DType::F16), vec![Some(x)], device));
+        };
+        if let Some(narrowed) = self.narrowed.get(&x) {
+            return Ok(*narrowed);
+        }
+        let halves: Vec<f16> = value.to_f32s()?.into_iter().map(f16::from_f32).collect();
+        let value = Tensor::new(value.shape().dims(), &halves)?;
+        let narrowed = self.edit.constant(&format!("{name} narrowed"), value);
+        self.narrowed.insert(x, narrowed);
+        Ok(narrowed)
     }
 
     /// Makes tokens and logits have no dimension of the batch.

@@ -595,7 +595,7 @@ typedef struct onepool_generator_options {
     size_t template_arg_count;
     const char *cache_type; /* what the caches of a graph with GroupQueryAttention hold, the draft's too: "f32", "f16", "q8" or
                              * "q4" (codes of 8 or 4 bits and a scale for each 32). null: "f16" where the precision is
-                             * float16, else as the graph declares */
+                             * float16 and there are no pages, else as the graph declares */
 } onepool_generator_options;
 #define ONEPOOL_GENERATOR_OPTIONS_INIT \
     { sizeof(onepool_generator_options), 0, NULL, 0, ONEPOOL_SAMPLE_ON_AUTO, 0, 0, 0, NULL, NULL, NULL, NULL, 0, NULL }

@@ -54,7 +54,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "TOKENS", requires = "pages", value_parser = clap::value_parser!(u32).range(1..))]
     page_tokens: Option<u32>,
     /// What the cache of a graph with GroupQueryAttention holds: f32, f16, q8 or q4 (codes of 8 or 4 bits and a scale for
-    /// each 32). Without it f16 where --precision is f16, else as the graph declares. The draft's cache is the same.
+    /// each 32). Without it f16 where --precision is f16 and there are no pages, else as the graph declares. The draft's
+    /// cache is the same.
     #[arg(long, value_name = "TYPE")]
     cache_type: Option<CacheType>,
     /// Gives each prompt as a user's message to the model's chat template. A line of --prompts that is a JSON

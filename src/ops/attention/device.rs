@@ -92,7 +92,7 @@ pub(super) struct Places {
     pub coded: Option<Coded>,
 }
 
-/// Keys and values that kernels read as words of codes or halves: what kernels are told, and the scales of keys and of values.
+/// Caches of another type than the queries', read as words: specialization constants, and the scales of keys and of values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coded {
     pub bits: usize,
@@ -488,7 +488,7 @@ fn fits(s: &Scaled, parts: usize, lower: &Lowering<'_>) -> bool {
     partial(s, parts).is_some_and(|bytes| bytes as u64 <= most)
 }
 
-/// Whether the last work-group of a cache that is written can merge the parts.
+/// Whether the last work-group of some queries can merge the parts: of a cache that is written, or one of another type.
 fn joins(places: &Places, bool_mask: bool, lower: &Lowering<'_>) -> bool {
     let (t, fresh, coded) = (places.dtype, places.fresh.is_some(), places.coded.is_some());
     let paged = places.paged.is_some();

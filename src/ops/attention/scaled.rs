@@ -202,7 +202,7 @@ impl Scaled {
         let mut jobs = Vec::new();
         if self.q_len == 1 && stage.is_none() {
             // Heads of the same keys read them together, as many as leave work for all threads.
-            let parts = par::threads().div_ceil(self.batch * self.kv_heads).min(self.share());
+            let parts = par::threads().div_ceil((self.batch * self.kv_heads).max(1)).min(self.share());
             let each = self.share().div_ceil(parts.max(1));
             for (n, y) in y.chunks_mut(self.share() * self.v_head).enumerate() {
                 let (batch, kv) = (n / self.kv_heads, n % self.kv_heads);

@@ -148,7 +148,7 @@ fn attention_to_a_cache_of_another_type_is_in_half_precision_where_the_rest_is()
             let (want, _) = run(device, kind, Precision::F32);
             let (got, halves) = run(device, kind, Precision::F16);
             // Scales are `float32`.
-            let attends = u64::from(!matches!(kind, CacheKind::Scaled { .. })) as usize;
+            let attends = usize::from(!matches!(kind, CacheKind::Scaled { .. }));
             assert_eq!(halves, 1 + attends, "{device} {kind:?}");
             assert!(is_near(&got, &want, 0.05f32.max(far)), "{device} {kind:?}: {got:?}, not {want:?}");
         }

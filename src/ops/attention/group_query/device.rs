@@ -159,8 +159,8 @@ impl GroupQueryAttention {
         Append { moves, rows: *rows }.lower(dtype, operands, to, lower)?;
         let places = Places { q: if turns { turned } else { q }, ..self.operands(cx, resolved)? };
         let numbers = s.batch * s.kv_heads * s.kv_len * s.head * dtype.bytes();
-        let again = s.q_len >= LEAST_QUERIES || in_matrices(s, &places, lower);
-        if numbers <= MOST_DECODED && again {
+        let decodes = s.q_len >= LEAST_QUERIES || in_matrices(s, &places, lower);
+        if numbers <= MOST_DECODED && decodes {
             let [k, v] = [lower.scratch(numbers), lower.scratch(numbers)];
             for ((rows, scales), (cache, to)) in rows.iter().zip(scales).zip([(places.k, k), (places.v, v)]) {
                 rows.lower_decode(dtype, [cache, scales, places.lens, to], s.q_len, lower)?;
