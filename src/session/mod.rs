@@ -48,7 +48,7 @@ use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::{Graph, ModelMetadata, Tensor, TensorDecl, TensorInfo};
 use crate::ops::movement::StridedView;
-use crate::plan::{Plan, Precision};
+use crate::plan::Plan;
 use crate::shape::SymShape;
 
 /// An input or output as the model declares it.
@@ -143,7 +143,7 @@ impl Session {
 
     /// What a `float32` model computes in.
     #[cfg(feature = "generate")]
-    pub(crate) fn precision(&self) -> Precision {
+    pub(crate) fn precision(&self) -> crate::plan::Precision {
         self.core.options.plan.precision
     }
 

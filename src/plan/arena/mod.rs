@@ -119,6 +119,8 @@ fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_b
     const ROUNDS: u64 = 1000;
     /// What memory is allocated in multiples of: to save less saves nothing.
     const LEAST_GAIN: u64 = 64 << 10;
+    // Small arenas lie in one allocation with others: there a twentieth counts.
+    let enough = lower_bound.saturating_add(LEAST_GAIN.min(lower_bound / 20));
     let requests = placer.requests;
     let all = order.len() as u64;
     let each = placer.visits().saturating_add(4 * all).min(all.saturating_mul(all));
@@ -134,7 +136,7 @@ fn improve(placer: &Placer<'_>, mut order: Vec<usize>, mut best: Placed, lower_b
     let mut current = best.peak;
     let mut offsets = best.offsets.clone();
     for _ in 0..rounds {
-        if best.peak < lower_bound.saturating_add(LEAST_GAIN) {
+        if best.peak <= enough {
             break;
         }
         let top = |&at: &usize| offsets[order[at]].saturating_add(requests[order[at]].bytes) == current;
