@@ -4,8 +4,8 @@
 The weights are random and seeded: what the models write is no language. `fixed` has the graph of onnxruntime-genai's
 model builder (MatMulNBits, GroupQueryAttention), whose cache has a fixed length; `paged` has the same weights and a cache
 in pages (PagedAttention), which onnxruntime has for CUDA alone, so its tokens are those of `fixed`; `appending` has plain operators and
-appends to its cache, as exports of the transformers library do; `growing` does so too, but reads only the length of its
-mask. Needs numpy, onnx, onnxruntime and tokenizers.
+appends to its cache, as exports of the transformers library do; `sliding` is such a graph whose tokens see only the last ones;
+`growing` does so too, but reads only the length of its mask. Needs numpy, onnx, onnxruntime and tokenizers.
 """
 import json
 import math
@@ -242,11 +242,14 @@ def make_growing(path):
                max_position_embeddings=c["context"], vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2))
 
 
+WINDOW = 72
 APPENDING = dict(layers=2, hidden=32, heads=4, kv=2, ffn=64, context=512)
 
 
-def make_appending(path):
-    """A llama as exports of the transformers library have it: a mask of sizes and attention_mask, rotated by position_ids."""
+def make_appending(path, window=None):
+    """A llama as exports of the transformers library have it: a mask of sizes and attention_mask, rotated by position_ids.
+
+    A token sees itself and the `window` - 1 tokens before it."""
     g, c = Graph(13), APPENDING
     head, gain, deep = c["hidden"] // c["heads"], 1 / math.sqrt(c["hidden"]), 1 / math.sqrt(2 * c["layers"])
     least = float(np.finfo(np.float32).min)
@@ -273,7 +276,11 @@ def make_appending(path):
     sides = [g.node("Unsqueeze", [n, ints(0)], f"{n}.size") for n in (new, total)]
     never = g.node("ConstantOfShape", [g.node("Concat", sides, "square", axis=0)], "never",
                    value=numpy_helper.from_array(np.array([least], np.float32)))
-    later = g.node("Greater", [columns, g.node("Unsqueeze", [rows, ints(1)], "rows.column")], "later")
+    column = g.node("Unsqueeze", [rows, ints(1)], "rows.column")
+    later = g.node("Greater", [columns, column], "later")
+    if window is not None:
+        first = g.node("Sub", [column, scalar(window)], "first")
+        later = g.node("Or", [later, g.node("LessOrEqual", [columns, first], "earlier")], "unseen")
     causal = g.node("Mul", [never, g.node("Cast", [later], "later.float", to=TensorProto.FLOAT)], "causal")
     causal = g.node("Unsqueeze", [causal, ints(0, 1)], "causal.4d")
     given = g.node("Cast", [g.node("Unsqueeze", ["attention_mask", ints(1, 2)], "given.4d")], "given", to=TensorProto.FLOAT)
@@ -345,7 +352,8 @@ def make_appending(path):
     g.save(os.path.join(path, "model.onnx"), inputs, outputs)
     write(os.path.join(path, "config.json"),
           dict(model_type="llama", num_hidden_layers=c["layers"], num_attention_heads=c["heads"], num_key_value_heads=c["kv"],
-               hidden_size=c["hidden"], max_position_embeddings=c["context"], vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2))
+               hidden_size=c["hidden"], max_position_embeddings=c["context"], vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2,
+               **({} if window is None else dict(sliding_window=window))))
 
 
 def expected(path, layers, kv, head, tokenizer, most):
@@ -380,19 +388,21 @@ def expected(path, layers, kv, head, tokenizer, most):
 def main():
     from tokenizers import Tokenizer
     tokenizer = make_tokenizer()
-    for name in ("fixed", "paged", "appending", "growing"):
+    for name in ("fixed", "paged", "appending", "sliding", "growing"):
         folder = os.path.join(HERE, name)
         write(os.path.join(folder, "tokenizer.json"), tokenizer)
         write(os.path.join(folder, "tokenizer_config.json"), dict(bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE))
     make_fixed(os.path.join(HERE, "fixed"))
     make_fixed(os.path.join(HERE, "paged"), paged=True)
     make_appending(os.path.join(HERE, "appending"))
+    make_appending(os.path.join(HERE, "sliding"), WINDOW)
     make_growing(os.path.join(HERE, "growing"))
     tokens = Tokenizer.from_file(os.path.join(HERE, "fixed", "tokenizer.json"))
     f, a, g = FIXED, APPENDING, GROWING
     write(os.path.join(HERE, "expected.json"), dict(
         fixed=expected(os.path.join(HERE, "fixed"), f["layers"], f["kv"], f["hidden"] // f["heads"], tokens, 200),
         appending=expected(os.path.join(HERE, "appending"), a["layers"], a["kv"], a["hidden"] // a["heads"], tokens, 200),
+        sliding=expected(os.path.join(HERE, "sliding"), a["layers"], a["kv"], a["hidden"] // a["heads"], tokens, 200),
         growing=expected(os.path.join(HERE, "growing"), 1, g["heads"], g["hidden"] // g["heads"], tokens, 24)), indent=None)
 
 

@@ -36,6 +36,7 @@ struct Transformers {
     head_dim: Option<usize>,
     hidden_size: Option<usize>,
     max_position_embeddings: usize,
+    sliding_window: Option<serde_json::Value>,
     eos_token_id: Option<OneOrMore>,
 }
 
@@ -110,6 +111,11 @@ impl Config {
             bans: search.bans(),
             remarks: search.remarks(),
             cache_type: None,
+            window: model
+                .sliding_window
+                .as_ref()
+                .and_then(serde_json::Value::as_u64)
+                .map(|rows| rows as usize),
             encoder: None,
             ends: search.eos_token_id.or(model.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),
         })

@@ -59,6 +59,8 @@ enum Runs {
 pub(super) enum Growth {
     /// Rows are written where they belong.
     InPlace,
+    /// As [`Growth::InPlace`], for one sequence in a run.
+    InPlaceAlone,
     /// Each run copies the cache from one memory to another.
     Copied,
     /// Each run copies the cache, and one plan serves many lengths.
@@ -105,8 +107,14 @@ impl Decoder {
         };
         io.vocabulary = vocabulary_of(&planned)?;
         let largest = largest_chunk(planned.info.bytes());
-        let runs =
-            Runs::new(&session, &io, tensors, (fixed, padded, growing.map(|g| g.0)), capacity, largest)?;
+        let runs = Runs::new(
+            &session,
+            &io,
+            tensors,
+            (fixed, padded, growing.map(|g| g.0)),
+            (capacity, config.window),
+            largest,
+        )?;
         Ok(Decoder { session, io, runs, capacity, lens: vec![0], asked: vec![None] })
     }
 
@@ -184,7 +192,8 @@ impl Decoder {
             Runs::Long(runs) => runs.plans_made(),
             Runs::Growing(runs) => runs.cross().map_or(0, CrossRuns::plans_made),
             Runs::Paged(runs) => runs.plans_made(),
-            Runs::Fixed(_) | Runs::Padded(_) => 0,
+            Runs::Padded(runs) => runs.plans_made(),
+            Runs::Fixed(_) => 0,
         };
         self.session.plans_made() + others
     }
@@ -256,8 +265,10 @@ impl Decoder {
         match &self.runs {
             Runs::Fixed(runs) if runs.cache().is_in_place() => Growth::InPlace,
             Runs::Fixed(_) => Growth::Copied,
+            Runs::Padded(runs) if runs.is_in_place() => Growth::InPlace,
             Runs::Padded(_) => Growth::Padded,
             Runs::Growing(_) => Growth::Planned,
+            Runs::Long(runs) if runs.is_in_place() => Growth::InPlaceAlone,
             Runs::Long(_) => Growth::PaddedAlone,
             Runs::Paged(_) => Growth::Pages,
         }
@@ -413,7 +424,7 @@ impl Decoder {
         lens[sequence] = tokens.len();
         match &mut self.runs {
             Runs::Fixed(_) => {}
-            Runs::Padded(runs) => runs.reserve(&self.session, &lens, 1)?,
+            Runs::Padded(runs) => runs.reserve(&self.session, &lens)?,
             Runs::Growing(runs) => runs.reserve(&self.session, sequence, tokens.len())?,
             Runs::Long(runs) => runs.reserve(&self.session, sequence, tokens.len(), 0)?,
             Runs::Paged(runs) => runs.make_room(sequence, tokens.len())?,
@@ -506,7 +517,9 @@ impl Decoder {
         }
         let one_run = match self.growth() {
             Growth::InPlace | Growth::Padded => tokens.len() > 1 && self.shares_runs(),
-            Growth::Copied | Growth::PaddedAlone | Growth::Planned | Growth::Pages => false,
+            Growth::InPlaceAlone | Growth::Copied | Growth::PaddedAlone | Growth::Planned | Growth::Pages => {
+                false
+            }
         };
         let mut all = Vec::new();
         if one_run {
@@ -636,7 +649,7 @@ impl Runs {
         io: &DecoderIo,
         tensors: Vec<CacheTensor>,
         planned: (Option<FixedPlan>, Option<PaddedPlan>, Option<GrowingRuns>),
-        capacity: usize,
+        (capacity, window): (usize, Option<usize>),
         largest: usize,
     ) -> Result<Self, GenerateError> {
         let (fixed, padded, growing) = planned;
@@ -644,9 +657,9 @@ impl Runs {
             return Ok(Runs::Fixed(FixedRuns::new(session, io, plan, capacity, largest)?));
         }
         if let Some(plan) = padded {
-            let mut runs = PaddedRuns::new(plan, capacity, largest);
+            let mut runs = PaddedRuns::new(session, io, plan, capacity, largest);
             // A graph that cannot run so may run in the other form, which tells what is wrong with it.
-            if runs.heeds_mask(session, io).unwrap_or(false) {
+            if runs.heeds_mask(session, io, window).unwrap_or(false) {
                 return Ok(Runs::Padded(runs));
             }
         }

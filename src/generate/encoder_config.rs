@@ -70,6 +70,7 @@ pub(super) fn encoder_decoder(
         bans: search.bans(),
         remarks: search.remarks(),
         cache_type: None,
+        window: None,
         encoder: Some(EncoderConfig {
             graph,
             first,

@@ -144,6 +144,7 @@ pub(super) fn genai(path: &Path, text: &str) -> Result<Config, GenerateError> {
         bans: search.bans(),
         remarks,
         cache_type: None,
+        window: None,
         encoder,
         graph: model.decoder.filename.unwrap_or_else(|| PathBuf::from("model.onnx")),
         ends: model.eos_token_id.or(search.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),

@@ -282,7 +282,7 @@ impl Generator {
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.folder.config.remarks.clone();
         remarks.extend(match self.cached.decoder.growth() {
-            Growth::InPlace | Growth::Pages => None,
+            Growth::InPlace | Growth::InPlaceAlone | Growth::Pages => None,
             Growth::Copied => {
                 Some("the cache cannot be updated in place: each token copies it, and there are two of it")
             }

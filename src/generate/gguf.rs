@@ -77,6 +77,7 @@ pub(super) fn config(name: PathBuf, file: &GgufFile) -> Result<Config, GenerateE
         remarks: Vec::new(),
         encoder: None,
         cache_type: None,
+        window: None,
     })
 }
 

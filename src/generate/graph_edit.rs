@@ -3,13 +3,26 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::masked_graph::ancestors;
 use crate::dtype::DType;
 use crate::graph::{
     Graph, GraphError, Node, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, free_name,
 };
 use crate::operator::Operator;
 use crate::shape::{Dim, SymShape};
+
+/// Nodes that the values of `tensors` depend on.
+pub(super) fn ancestors(graph: &Graph, tensors: impl Iterator<Item = TensorId>) -> Vec<bool> {
+    let mut needed = vec![false; graph.nodes().len()];
+    let mut left: Vec<TensorId> = tensors.collect();
+    while let Some(id) = left.pop() {
+        if let Origin::Node { node, .. } = graph.tensor(id).origin
+            && !std::mem::replace(&mut needed[node.index()], true)
+        {
+            left.extend(graph.node(node).inputs.iter().flatten());
+        }
+    }
+    needed
+}
 
 /// A copy of a graph that changes. Tensors keep their numbers until [`GraphEdit::finish`].
 #[derive(Debug)]

@@ -10,11 +10,12 @@ use super::cross::{CrossRuns, Encoded, Maker};
 use super::error::GenerateError;
 use super::fixed::inputs;
 use super::growing::GrowingRuns;
+use super::in_place_graph::is_in_place;
 use super::input::floats;
 use super::io::DecoderIo;
 use super::logits::{Logits, near};
 use super::masked_graph::MaskedGraph;
-use super::padded::{UNSEEN, rows_for};
+use super::padded::{SMALLEST_CACHE, UNSEEN, rows_for};
 use super::scan::Row;
 use crate::session::{Binding, Session, SessionError};
 
@@ -72,9 +73,16 @@ impl Lengths {
             return Lengths::Each(plain);
         };
         let mut long = LongRuns { plain, graph, capacity, memory: vec![None], steps: BTreeMap::new() };
-        let gives = |long: &mut LongRuns, first| long.gives(session, io, &wanted, first).unwrap_or(false);
+        let gives = |long: &mut LongRuns, first| {
+            let gives = |unseen| long.gives(session, io, &wanted, (first, unseen)).unwrap_or(false);
+            UNSEEN.into_iter().all(gives)
+        };
+        let mut is_exact = gives(&mut long, 1);
+        if !is_exact && long.is_in_place() {
+            long.graph.append();
+            is_exact = gives(&mut long, 1);
+        }
         let fills_up = gives(&mut long, 2);
-        let is_exact = gives(&mut long, 1);
         long.resize(1);
         long.plain.fill_up(is_exact && fills_up);
         if is_exact { Lengths::Long(Box::new(long)) } else { Lengths::Each(long.plain) }
@@ -161,7 +169,7 @@ fn sample_rows(
     real: usize,
 ) -> Result<CacheMemory, GenerateError> {
     let memory = CacheMemory::new(session, tensor, 1, rows)?;
-    memory.fill(tensor, 1, UNSEEN)?;
+    memory.fill(tensor, 1, UNSEEN[0])?;
     let own = tensor.sized(1, real)?;
     let numbers = floats(&own, |at| ((at * 29 + 7) % 97) as f32 / 48.0 - 1.0)?;
     memory.write(&memory.rows_of(tensor, 0, real), numbers.bytes())?;
@@ -177,14 +185,14 @@ fn begin(plain: &mut GrowingRuns, encoded: &Encoded) -> Result<(), GenerateError
 }
 
 impl LongRuns {
-    /// Whether the changed graph gives what was measured, with large numbers in rows that are hidden. The `first` tokens
-    /// come at once; where they are several the run is filled up.
+    /// Whether the changed graph gives what was measured, where rows that are hidden are `unseen`. The `first` tokens come
+    /// at once; where they are several the run is filled up.
     fn gives(
         &mut self,
         session: &Session,
         io: &DecoderIo,
         wanted: &Measured,
-        first: usize,
+        (first, unseen): (usize, u8),
     ) -> Result<bool, GenerateError> {
         let (tokens, capacity) = (&wanted.tokens, self.capacity);
         let is_near = |at: usize, ran: Ran| {
@@ -197,7 +205,7 @@ impl LongRuns {
         if ran.taken != first || (first > 1 && !is_near(first - 1, ran)) {
             return Ok(false);
         }
-        self.spoil(first)?;
+        self.spoil(first, unseen)?;
         for at in first..tokens.len() {
             let ran = self.run(&call(session, io, &tokens[at..=at], &[at], capacity))?;
             if !is_near(at, ran) {
@@ -207,12 +215,12 @@ impl LongRuns {
         Ok(true)
     }
 
-    /// Writes large numbers to the rows after the first `len`.
-    fn spoil(&mut self, len: usize) -> Result<(), GenerateError> {
+    /// Makes the rows after the first `len` `unseen`.
+    fn spoil(&mut self, len: usize, unseen: u8) -> Result<(), GenerateError> {
         for (tensor, memory) in self.plain.tensors().iter().zip(self.memory[0].iter().flatten()) {
             let places = memory.rows_of(tensor, 0, len);
             let own = memory.read(&places)?;
-            memory.fill(tensor, 1, UNSEEN)?;
+            memory.fill(tensor, 1, unseen)?;
             memory.write(&places, &own)?;
         }
         Ok(())
@@ -241,6 +249,11 @@ impl LongRuns {
         }
         plain.resize(1);
         Ok(near(&all[0], &all[1]))
+    }
+
+    /// Whether runs write their row among those of the cache.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.graph.in_place().is_some()
     }
 
     pub(super) fn plain_mut(&mut self) -> &mut GrowingRuns {
@@ -291,7 +304,8 @@ impl LongRuns {
         len: usize,
         kept: usize,
     ) -> Result<(), GenerateError> {
-        let rows = rows_for(len.max(1), 1, self.capacity);
+        let in_place = usize::from(self.is_in_place());
+        let rows = rows_for(len.max(1), [in_place, 1 - in_place], (SMALLEST_CACHE, self.capacity));
         if self.memory(sequence).first().is_some_and(|memory| memory.rows == rows) {
             return Ok(());
         }
@@ -314,19 +328,28 @@ impl LongRuns {
             return self.first(call);
         }
         self.reserve(call.session, sequence, len, len)?;
-        let rows = self.memory(sequence).first().map_or(0, |memory| memory.rows);
+        let all = self.memory(sequence).first().map_or(0, |memory| memory.rows);
+        let rows = if self.is_in_place() { all.saturating_sub(1) } else { all };
         let encoded = self.cross().map_or(Ok(0), |cross| cross.encoded(sequence).map(|e| e.rows))?;
         self.step(call, sequence, rows)?;
         // Not there while it runs: a cache with more rows may be needed for what it appends.
         let Some(mut step) = self.steps.remove(&sequence) else { return Err(SessionError::NotRun.into()) };
         call.write_tokens(&mut step.binding, 1)?;
+        let own = if self.is_in_place() { len } else { rows };
         if let Some(mask) = &call.io.mask {
-            let values: Vec<i64> = (0..=rows).map(|at| i64::from(at < len || at == rows)).collect();
+            let values: Vec<i64> = (0..=rows).map(|at| i64::from(at < len || at == own)).collect();
             mask.write(&mut step.binding, 1, 0, &values, || values.clone())?;
+        }
+        if let Some(graph) = self.graph.in_place() {
+            graph.write(&mut step.binding, &[len])?;
         }
         self.graph.write(&mut step.binding, len, rows, encoded)?;
         call.run(&mut step.binding)?;
         let ran = call.ran(1, &step.logits, &step.binding)?;
+        if self.is_in_place() {
+            self.steps.insert(sequence, step);
+            return Ok(ran);
+        }
         self.reserve(call.session, sequence, len + 1, len)?;
         for ((tensor, present), memory) in
             self.plain.tensors().iter().zip(&step.present).zip(self.memory(sequence))
@@ -363,18 +386,28 @@ impl LongRuns {
         let (session, io) = (self.graph.session(), call.io);
         let mut builder = inputs(session, io, 1, 1, rows + 1, true)?;
         let mut present = Vec::new();
-        for (tensor, memory) in self.plain.tensors().iter().zip(memory) {
-            let new = CacheMemory::new(session, tensor, 1, rows + 1)?;
-            builder = builder.input(&tensor.past, memory.part(tensor, &(0..1))?);
-            builder = builder.output(&tensor.present, new.part(tensor, &(0..1))?);
-            present.push(new);
+        let cache = self.plain.tensors().iter().zip(memory);
+        match self.graph.in_place() {
+            Some(graph) => builder = graph.bind(builder, 0..1, cache)?,
+            None => {
+                for (tensor, memory) in cache {
+                    let new = CacheMemory::new(session, tensor, 1, rows + 1)?;
+                    builder = builder.input(&tensor.past, memory.part(tensor, &(0..1))?);
+                    builder = builder.output(&tensor.present, new.part(tensor, &(0..1))?);
+                    present.push(new);
+                }
+            }
         }
         if let Some(cross) = self.plain.cross() {
             builder = cross.bind_kept(io, builder, cross.encoded(sequence)?)?;
         }
         builder = self.graph.bind(builder, rows)?;
         let (logits, builder) = Logits::bind(session, io, builder)?;
-        place.insert(Step { binding: builder.build()?, logits, present, rows });
+        let binding = builder.build()?;
+        if self.graph.in_place().is_some() && !is_in_place(&binding, self.plain.tensors()) {
+            return Err(GenerateError::Unsupported("a cache that is read after it is updated".to_owned()));
+        }
+        place.insert(Step { binding, logits, present, rows });
         Ok(())
     }
 }

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use super::graph_edit::ancestors;
 use super::input::IntInput;
-use super::masked_graph::{MOST_KNOWN, ancestors, depending, node_facts, sizes, value};
+use super::masked_graph::{MOST_KNOWN, depending, node_facts, sizes, value};
 use crate::dtype::DType;
 use crate::graph::{Graph, Origin, TensorId, TensorInfo};
 use crate::operator::Fact;

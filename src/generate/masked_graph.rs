@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::cache::CacheTensor;
 use super::error::GenerateError;
+use super::graph_edit::ancestors;
+use super::in_place_graph::InPlaceGraph;
 use super::input::{IntInput, floats};
 use super::io::DecoderIo;
 use crate::dtype::DType;
@@ -55,6 +57,8 @@ enum Size {
 #[derive(Debug)]
 pub(super) struct MaskedGraph {
     session: Session,
+    /// The same, with the row of a run written among those of the cache.
+    in_place: Option<InPlaceGraph>,
     /// The graph before the change, which values are computed with.
     graph: Graph,
     inputs: Vec<(DType, Vec<Size>)>,
@@ -118,13 +122,36 @@ impl MaskedGraph {
         let known = known(&graph, a, &needed, &tainted);
         let Change { graph: changed, cuts, masks, .. } = change;
         let Ok(changed) = changed.sorted() else { return Ok(None) };
+        let in_place = InPlaceGraph::new(session, &changed, &io.ids.name, tensors);
         let session = session.with_graph(changed);
         let (kept, kept_bytes) = (BTreeMap::new(), 0);
-        Ok(Some(MaskedGraph { session, graph, inputs, known, needed, cuts, masks, kept, kept_bytes }))
+        Ok(Some(MaskedGraph {
+            session,
+            in_place,
+            graph,
+            inputs,
+            known,
+            needed,
+            cuts,
+            masks,
+            kept,
+            kept_bytes,
+        }))
     }
 
+    /// The session of the runs.
     pub(super) fn session(&self) -> &Session {
-        &self.session
+        self.in_place.as_ref().map_or(&self.session, InPlaceGraph::session)
+    }
+
+    /// The graph whose runs write their row among those of the cache, where they do.
+    pub(super) fn in_place(&self) -> Option<&InPlaceGraph> {
+        self.in_place.as_ref()
+    }
+
+    /// Makes runs append to a copy of the cache.
+    pub(super) fn append(&mut self) {
+        self.in_place = None;
     }
 
     /// Binds memory to the inputs that the change added, for a cache of `rows`.
@@ -140,7 +167,8 @@ impl MaskedGraph {
         Ok(builder)
     }
 
-    /// Writes what depends on the length: `len` tokens are in a cache of `rows`, and the encoder's output has `encoded`.
+    /// Writes what depends on the length: `len` tokens are in a cache of `rows`, not counting the run's own, and the
+    /// encoder's output has `encoded`.
     pub(super) fn write(
         &mut self,
         binding: &mut Binding<'static>,
@@ -149,8 +177,9 @@ impl MaskedGraph {
         encoded: usize,
     ) -> Result<(), GenerateError> {
         let values = self.values(len, encoded)?;
+        let own = if self.in_place.is_some() { len } else { rows };
         for (cut, value) in self.cuts.iter().zip(&values) {
-            binding.set_input(&cut.name, &cut.spread(value, len, rows)?)?;
+            binding.set_input(&cut.name, &cut.spread(value, [len, rows, own])?)?;
         }
         for mask in &self.masks {
             let hidden = if mask.dtype == DType::F16 { HIDDEN_HALF } else { HIDDEN };
@@ -159,7 +188,7 @@ impl MaskedGraph {
             let inner: usize = info.shape[axis + 1..].iter().product();
             let total = info.shape[axis];
             let value = |at: usize| match at / inner.max(1) % total {
-                column if column < len || column >= rows => 0.0,
+                column if column < len || column == own => 0.0,
                 _ => hidden,
             };
             binding.set_input(&mask.name, &floats(&info, value)?)?;
@@ -193,9 +222,9 @@ impl MaskedGraph {
 }
 
 impl Cut {
-    /// The value for `len` tokens where a cache of `rows` has them: what belongs to rows that are hidden is a copy of the
-    /// last one's.
-    fn spread(&self, value: &Tensor, len: usize, rows: usize) -> Result<Tensor, GenerateError> {
+    /// The value for `len` tokens where a cache of `rows` has them, with the run's own row at `own`: what belongs to rows
+    /// that are hidden is a copy of the last one's.
+    fn spread(&self, value: &Tensor, [len, rows, own]: [usize; 3]) -> Result<Tensor, GenerateError> {
         let mut bytes = value.bytes().to_vec();
         let mut dims = value.shape().to_vec();
         for (axis, size) in self.sizes.iter().enumerate() {
@@ -204,7 +233,7 @@ impl Cut {
             let (total, last) = (rows + more, (len + more).saturating_sub(1));
             let from = |at: usize| match at {
                 at if at < len => at,
-                at if at >= rows => len + at - rows,
+                at if at == own => len.min(last),
                 _ => last,
             };
             let mut wide = Vec::with_capacity(bytes.len() / dims[axis].max(1) * total);
@@ -352,20 +381,6 @@ fn largest(graph: &Graph, a: &[Option<Fact>], b: &[Option<Fact>], needed: &[bool
     };
     let nodes = graph.nodes().iter().zip(needed).filter(|(_, needed)| **needed);
     nodes.flat_map(|(node, _)| node.outputs.iter().flatten()).map(bytes).max().unwrap_or(0)
-}
-
-/// Nodes that the values of `tensors` depend on.
-pub(super) fn ancestors(graph: &Graph, tensors: impl Iterator<Item = TensorId>) -> Vec<bool> {
-    let mut needed = vec![false; graph.nodes().len()];
-    let mut left: Vec<TensorId> = tensors.collect();
-    while let Some(id) = left.pop() {
-        if let Origin::Node { node, .. } = graph.tensor(id).origin
-            && !std::mem::replace(&mut needed[node.index()], true)
-        {
-            left.extend(graph.node(node).inputs.iter().flatten());
-        }
-    }
-    needed
 }
 
 /// The changed graph in the making.
@@ -519,7 +534,7 @@ impl<'f> Change<'f> {
 }
 
 /// The graph with the branch for a cache that has tokens; nothing where it has other control flow.
-fn with_past(graph: &Graph, io: &DecoderIo) -> Option<Graph> {
+pub(super) fn with_past(graph: &Graph, io: &DecoderIo) -> Option<Graph> {
     let mut graph = graph.clone();
     let chosen = |graph: &Graph| {
         let branch = io.branch.as_ref().and_then(|name| graph.input(name))?;
@@ -667,6 +682,8 @@ mod tests {
         let (io, tensors) = found(&session);
         assert_eq!(tensors[0].info.shape.dims(), SIZES);
         let mut masked = MaskedGraph::new(&session, &io, &tensors, 64).unwrap().unwrap();
+        assert!(masked.in_place().is_some());
+        masked.append();
         let changed = session.with_graph(masked.session().graph().clone());
         for (len, rows) in [(1, 8), (5, 8), (8, 8), (3, 16)] {
             let wanted = logits(&io, &session, (len, len), None);
@@ -715,7 +732,7 @@ mod tests {
             |sizes: Vec<Size>| Cut { tensor: TensorId(0), name: String::new(), dtype: DType::I64, sizes };
         let spread = |cut: &Cut, dims: Vec<usize>, values: &[i64], len, rows| {
             let value = Tensor::new(dims, values).unwrap();
-            let spread = cut.spread(&value, len, rows).unwrap();
+            let spread = cut.spread(&value, [len, rows, rows]).unwrap();
             (spread.shape().to_vec(), spread.to_i64s().unwrap())
         };
         // Two tokens and a new one, in a cache of four rows.
@@ -729,5 +746,12 @@ mod tests {
         assert_eq!(spread(&both, vec![2, 2], &[1, 2, 3, 4], 1, 2), wanted);
         let whole = cut(vec![Size::Fixed(1), Size::Fixed(2)]);
         assert_eq!(spread(&whole, vec![1, 2], &[1, 2], 3, 8), (vec![1, 2], vec![1, 2]));
+        // The new one after the two tokens, and not at the end.
+        let within = |cut: &Cut, values: &[i64]| {
+            let value = Tensor::new([values.len()], values).unwrap();
+            cut.spread(&value, [2, 4, 2]).unwrap().to_i64s().unwrap()
+        };
+        assert_eq!(within(&cut(vec![Size::Len(1)]), &[1, 2, 3]), [1, 2, 3, 3, 3]);
+        assert_eq!(within(&before, &[7, 8]), [7, 8, 8, 8]);
     }
 }

@@ -60,6 +60,9 @@ mod grammar;
 mod graph_edit;
 mod graph_file;
 mod growing;
+mod in_place_graph;
+#[cfg(test)]
+mod in_place_graph_tests;
 mod input;
 mod io;
 mod logit_rows;

@@ -1,7 +1,9 @@
 //! Runs of graphs that append to their cache, with a cache that has more rows than tokens.
 //!
-//! The mask hides the rows that have no token, so that one plan serves all lengths up to a power of two. What a run
-//! appends is copied to where it belongs. Whether a graph heeds its mask is measured once.
+//! The mask hides the rows that have no token, so that one plan serves all lengths up to a power of two. A run of one token
+//! writes it where it belongs, where the graph can be changed so ([`InPlaceGraph`]), and so do longer runs of graphs that
+//! see rows by their positions. What other runs append is copied to where it belongs. Whether a graph heeds its mask is
+//! measured once.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,25 +12,34 @@ use super::cache::{CacheMemory, CacheTensor, Rows, finish};
 use super::call::{Call, Ran, chunk_size};
 use super::error::GenerateError;
 use super::fixed::{inputs, only_device};
+use super::in_place_graph::{InPlaceGraph, is_in_place};
 use super::io::DecoderIo;
 use super::logits::{Logits, near};
 use super::mask_length::MaskLength;
+use super::masked_graph::with_past;
 use super::scan::Row;
 use crate::plan::Plan;
 use crate::session::{Binding, Memory, Session, SessionError};
 
 /// Rows of the smallest cache that has any.
-const SMALLEST_CACHE: usize = 64;
+pub(super) const SMALLEST_CACHE: usize = 64;
 
-/// Fills rows that must not be seen: a number of about 3 in each floating point type.
-pub(super) const UNSEEN: u8 = 0x40;
+/// Fill rows that must not be seen: numbers of about 3 and -3 in each floating point type. Where the scores of one are low,
+/// those of the other are high.
+pub(super) const UNSEEN: [u8; 2] = [0x40, 0xC0];
 
 /// The graph appends to a cache of more rows than tokens.
 #[derive(Debug)]
 pub(super) struct PaddedRuns {
     tensors: Vec<CacheTensor>,
+    /// The graph of runs of one token after others.
+    in_place: Option<InPlaceGraph>,
+    /// Whether it is that of longer runs too, which otherwise append.
+    all_in_place: bool,
     /// Tokens that a sequence may have.
     capacity: usize,
+    /// Rows that the cache has at least.
+    smallest: usize,
     largest_chunk: usize,
     /// Whether a run gives logits of all its tokens, so that it may be filled up.
     fills_up: bool,
@@ -45,6 +56,7 @@ pub(super) struct PaddedRuns {
 struct Step {
     binding: Binding<'static>,
     logits: Logits,
+    /// What the run appends to a copy of the cache; nothing where it writes to the cache itself.
     present: Vec<CacheMemory>,
 }
 
@@ -68,7 +80,7 @@ impl PaddedPlan {
         if MaskLength::new(session.graph(), mask).is_some_and(|length| length.chooses()) {
             return Ok(None);
         }
-        let rows = rows_for(1, 1, capacity);
+        let rows = rows_for(1, [0, 1], (SMALLEST_CACHE, capacity));
         let mut tensors = tensors.to_vec();
         let mut builder = inputs(session, io, 1, 1, rows + 1, true)?;
         for tensor in &tensors {
@@ -86,19 +98,32 @@ impl PaddedPlan {
     }
 }
 
-/// Rows of a cache for `len` tokens before a run of `size`: few numbers, and the whole is no longer than the model takes.
-pub(super) fn rows_for(len: usize, size: usize, capacity: usize) -> usize {
+/// Rows of a cache for `len` tokens and `spare` ones before a run that appends `size`: few numbers, `smallest` and more,
+/// and the whole is no longer than the model takes.
+pub(super) fn rows_for(len: usize, [spare, size]: [usize; 2], (smallest, capacity): (usize, usize)) -> usize {
     match len {
         0 => 0,
-        _ => len.next_power_of_two().max(SMALLEST_CACHE).min(capacity.saturating_sub(size)).max(len),
+        _ => (len + spare).next_power_of_two().max(smallest).min(capacity.saturating_sub(size)).max(len),
     }
 }
 
 impl PaddedRuns {
-    pub(super) fn new(plan: PaddedPlan, capacity: usize, largest_chunk: usize) -> Self {
+    pub(super) fn new(
+        session: &Session,
+        io: &DecoderIo,
+        plan: PaddedPlan,
+        capacity: usize,
+        largest_chunk: usize,
+    ) -> Self {
+        let graph = with_past(session.graph(), io);
+        let in_place =
+            graph.and_then(|graph| InPlaceGraph::new(session, &graph, &io.ids.name, &plan.tensors));
         PaddedRuns {
             tensors: plan.tensors,
+            in_place,
+            all_in_place: false,
             capacity,
+            smallest: SMALLEST_CACHE,
             largest_chunk,
             fills_up: true,
             sequences: 1,
@@ -108,37 +133,89 @@ impl PaddedRuns {
         }
     }
 
-    /// Whether the graph heeds its mask: rows that it hides change no logit.
-    pub(super) fn heeds_mask(&mut self, session: &Session, io: &DecoderIo) -> Result<bool, GenerateError> {
+    /// Whether runs of one token write it where it belongs.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.in_place.is_some()
+    }
+
+    /// Whether a run of `size` tokens after others writes them where they belong.
+    fn writes_in_place(&self, size: usize) -> bool {
+        self.is_in_place() && (size == 1 || self.all_in_place)
+    }
+
+    /// Plans of the changed graph.
+    pub(super) fn plans_made(&self) -> u64 {
+        self.in_place.as_ref().map_or(0, |graph| graph.session().plans_made())
+    }
+
+    /// Whether the graph heeds its mask: rows that it hides change no logit, of one token after others or of several.
+    /// Decides which runs are in place. A graph whose tokens see the last `window` rows alone may count hidden ones among
+    /// these, which shows where there are more.
+    pub(super) fn heeds_mask(
+        &mut self,
+        session: &Session,
+        io: &DecoderIo,
+        window: Option<usize>,
+    ) -> Result<bool, GenerateError> {
+        let wider =
+            window.filter(|window| *window < self.capacity).map_or(0, |rows| (rows + 1).next_power_of_two());
+        self.smallest = wider.max(SMALLEST_CACHE);
         let last = io.vocabulary.saturating_sub(1) as u32;
-        let tokens = [last.min(1), last.min(2)];
-        let positions = self.capacity;
-        let (sequences, all_lens) = (0..1, &[0][..]);
-        let call = Call {
+        let tokens = &[1, 2, 3].map(|token| last.min(token))[..self.capacity.min(3)];
+        let whole = self.after(session, io, tokens, 0, UNSEEN[0])?;
+        let gives = |runs: &mut Self, len: usize| {
+            UNSEEN.into_iter().all(|unseen| {
+                let logits = runs.after(session, io, tokens, len, unseen);
+                logits.is_ok_and(|logits| near(&whole, &logits))
+            })
+        };
+        let mut heeds = gives(self, tokens.len() - 1);
+        if !heeds && self.is_in_place() {
+            self.in_place = None;
+            self.steps.retain(|(_, _, _, rows), _| *rows == 0);
+            heeds = gives(self, tokens.len() - 1);
+        }
+        if heeds && tokens.len() > 2 && !gives(self, 1) {
+            self.all_in_place = self.in_place.as_ref().is_some_and(InPlaceGraph::is_masked);
+            self.steps.retain(|(_, _, _, rows), _| *rows == 0);
+            heeds = self.all_in_place && gives(self, 1);
+        }
+        self.forget();
+        self.smallest = SMALLEST_CACHE;
+        Ok(heeds)
+    }
+
+    /// The logits of the last of `tokens` after the first `len`, which the cache has; all other rows are `unseen`.
+    fn after(
+        &mut self,
+        session: &Session,
+        io: &DecoderIo,
+        tokens: &[u32],
+        len: usize,
+        unseen: u8,
+    ) -> Result<Vec<f32>, GenerateError> {
+        for (tensor, memory) in self.tensors.iter().zip(&self.memory) {
+            let kept = CacheMemory::new(session, tensor, 1, len.max(1))?;
+            let first = |memory| Rows { memory, sequence: 0, at: 0 };
+            first(memory).copy_to(&first(&kept), tensor, len)?;
+            finish([memory])?;
+            memory.fill(tensor, 1, unseen)?;
+            first(&kept).copy_to(&first(memory), tensor, len)?;
+            finish([memory])?;
+        }
+        let (sequences, positions) = (0..1, self.capacity);
+        self.all(&Call {
             session,
             io,
             options: None,
             sequences,
-            tokens: &tokens,
-            all_lens,
-            from: 1,
+            tokens: &tokens[len..],
+            all_lens: &[len],
+            from: tokens.len() - len - 1,
             ahead: 0,
             positions,
             asked: &[],
-        };
-        let whole = self.all(&call)?;
-        for (tensor, memory) in self.tensors.iter().zip(&self.memory) {
-            let kept = CacheMemory::new(session, tensor, 1, 1)?;
-            let first = |memory| Rows { memory, sequence: 0, at: 0 };
-            first(memory).copy_to(&first(&kept), tensor, 1)?;
-            finish([memory])?;
-            memory.fill(tensor, 1, UNSEEN)?;
-            first(&kept).copy_to(&first(memory), tensor, 1)?;
-            finish([memory])?;
-        }
-        let second = self.all(&Call { tokens: &tokens[1..], all_lens: &[1], from: 0, ..call })?;
-        self.forget();
-        Ok(near(&whole, &second))
+        })
     }
 
     /// Runs all tokens of a call; gives the logits of the last one.
@@ -174,15 +251,16 @@ impl PaddedRuns {
         &self.memory
     }
 
-    /// Gives the cache rows for sequences of `lens` tokens before a run of `size`, and keeps those tokens.
-    pub(super) fn reserve(
-        &mut self,
-        session: &Session,
-        lens: &[usize],
-        size: usize,
-    ) -> Result<(), GenerateError> {
+    /// Gives the cache rows for sequences of `lens` tokens before a run of one, and keeps those tokens.
+    pub(super) fn reserve(&mut self, session: &Session, lens: &[usize]) -> Result<(), GenerateError> {
+        self.reserve_for(session, lens, usize::from(!self.is_in_place()))
+    }
+
+    /// As [`PaddedRuns::reserve`], before a run that appends `size`.
+    fn reserve_for(&mut self, session: &Session, lens: &[usize], size: usize) -> Result<(), GenerateError> {
         let longest = lens.iter().copied().max().unwrap_or(0);
-        let rows = rows_for(longest.max(1), size, self.capacity);
+        let spare = usize::from(self.is_in_place());
+        let rows = rows_for(longest.max(1), [spare, size], (self.smallest, self.capacity));
         if rows == self.rows {
             return Ok(());
         }
@@ -213,7 +291,7 @@ impl PaddedRuns {
         self.step(call, size, rows)?;
         // Not there while it runs: more rows may be needed for what it appends.
         let Some(mut step) = self.steps.remove(&key) else { return Err(SessionError::NotRun.into()) };
-        step.fill(call, size, rows)?;
+        step.fill(call, size, rows, self.in_place.as_ref())?;
         call.run(&mut step.binding)?;
         let ran = call.ran(size, &step.logits, &step.binding)?;
         self.keep(call, &step, rows, ran.taken)?;
@@ -228,15 +306,24 @@ impl PaddedRuns {
         if !has_past {
             return Ok(0);
         }
-        self.reserve(call.session, call.all_lens, size)?;
+        if self.writes_in_place(size) {
+            let mut ends = call.all_lens.to_vec();
+            ends[call.sequences.clone()].iter_mut().for_each(|len| *len += size - 1);
+            self.reserve(call.session, &ends)?;
+        } else {
+            self.reserve_for(call.session, call.all_lens, size)?;
+        }
         Ok(self.rows)
     }
 
     /// Copies what a run appended to where it belongs.
     fn keep(&mut self, call: &Call<'_>, step: &Step, rows: usize, taken: usize) -> Result<(), GenerateError> {
+        if step.present.is_empty() {
+            return Ok(());
+        }
         let mut lens = call.all_lens.to_vec();
         call.sequences.clone().for_each(|sequence| lens[sequence] += taken);
-        self.reserve(call.session, &lens, 1)?;
+        self.reserve(call.session, &lens)?;
         for ((tensor, present), memory) in self.tensors.iter().zip(&step.present).zip(&self.memory) {
             for (i, sequence) in call.sequences.clone().enumerate() {
                 let from = Rows { memory: present, sequence: i, at: rows };
@@ -268,6 +355,20 @@ impl PaddedRuns {
             Entry::Occupied(step) => Ok(step.into_mut()),
             Entry::Vacant(place) => {
                 let count = sequences.len();
+                let in_place = self.in_place.as_ref().filter(|_| size == 1 || self.all_in_place);
+                if let Some(graph) = in_place.filter(|_| rows > 0) {
+                    let session = graph.session();
+                    let builder = inputs(session, call.io, count, size, rows, true)?;
+                    let cache = self.tensors.iter().zip(&self.memory);
+                    let builder = graph.bind(builder, sequences.clone(), cache)?;
+                    let (logits, builder) = Logits::bind(session, call.io, builder)?;
+                    let binding = builder.build()?;
+                    if !is_in_place(&binding, &self.tensors) {
+                        let what = "a cache that is read after it is updated".to_owned();
+                        return Err(GenerateError::Unsupported(what));
+                    }
+                    return Ok(place.insert(Step { binding, logits, present: Vec::new() }));
+                }
                 let mut builder = inputs(session, call.io, count, size, rows + size, rows > 0)?;
                 let mut all = Vec::new();
                 for (i, tensor) in self.tensors.iter().enumerate() {
@@ -289,10 +390,22 @@ impl PaddedRuns {
 
 impl Step {
     /// Writes the inputs of a run of `size` tokens after a cache of `rows`.
-    fn fill(&mut self, call: &Call<'_>, size: usize, rows: usize) -> Result<(), GenerateError> {
+    fn fill(
+        &mut self,
+        call: &Call<'_>,
+        size: usize,
+        rows: usize,
+        in_place: Option<&InPlaceGraph>,
+    ) -> Result<(), GenerateError> {
         call.write_tokens(&mut self.binding, size)?;
         call.ask(&mut self.binding, &self.logits, size)?;
         let Some(mask) = &call.io.mask else { return Ok(()) };
+        if let Some(graph) = in_place.filter(|_| self.present.is_empty()) {
+            graph.write(&mut self.binding, call.lens())?;
+            let shown = |len: &usize| (0..rows).map(|at| i64::from(at < len + size)).collect::<Vec<_>>();
+            let values: Vec<i64> = call.lens().iter().flat_map(shown).collect();
+            return mask.write(&mut self.binding, call.sequences.len(), 0, &values, || values.clone());
+        }
         let (total, real) = (rows + size, call.real(size));
         let shown =
             |len: usize| (0..total).map(move |at| i64::from(at < len || (rows..rows + real).contains(&at)));

@@ -63,6 +63,8 @@ pub(super) struct Config {
     pub(super) encoder: Option<EncoderConfig>,
     /// What the cache is to hold, where that is not as the graph has it.
     pub(super) cache_type: Option<CacheType>,
+    /// The most tokens that a token of some layer sees, where the settings tell it.
+    pub(super) window: Option<usize>,
 }
 
 #[cfg(test)]
@@ -82,6 +84,7 @@ impl Config {
             remarks: Vec::new(),
             encoder: None,
             cache_type: None,
+            window: None,
         }
     }
 }

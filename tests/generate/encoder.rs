@@ -83,17 +83,17 @@ fn a_merged_decoder_gives_the_tokens_of_onnxruntime_with_a_handful_of_plans() {
     for context in devices() {
         let name = &context.info().name;
         let mut generator = open(&folder("decoder"), &context, None).unwrap();
-        assert!(generator.remarks()[0].contains("each token copies it"), "{:?}", generator.remarks());
+        assert!(generator.remarks().is_empty(), "{name}: {:?}", generator.remarks());
         for case in expected("decoder") {
-            let before = generator.session().plans_made();
+            let before = generator.plans_made();
             let options = exactly(case.tokens.len());
             let made = make(&mut generator, Prompt::Text(&case.prompt), &options).unwrap();
             assert_eq!(made.tokens, case.tokens, "{name}, after {:?}", case.prompt);
-            let plans = generator.session().plans_made() - before;
+            let plans = generator.plans_made() - before;
             // One for the prompt without past, and one for each length of the cache: 64 and 128 rows.
             assert!(plans <= 3, "{name}: {plans} plans");
             make(&mut generator, Prompt::Text(&case.prompt), &options).unwrap();
-            assert_eq!(generator.session().plans_made() - before, plans, "{name}: all is there");
+            assert_eq!(generator.plans_made() - before, plans, "{name}: all is there");
         }
     }
 }
@@ -116,7 +116,7 @@ fn a_decoder_that_reads_an_encoder_gives_the_tokens_of_onnxruntime() {
     for context in devices() {
         let name = &context.info().name;
         let mut generator = open(&folder("text"), &context, None).unwrap();
-        assert!(generator.remarks()[0].contains("each token copies it"), "{:?}", generator.remarks());
+        assert!(generator.remarks().is_empty(), "{name}: {:?}", generator.remarks());
         let cases = expected("text");
         for case in &cases {
             let made = make(&mut generator, Prompt::Text(&case.prompt), &exactly(case.tokens.len())).unwrap();

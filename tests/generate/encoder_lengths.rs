@@ -24,7 +24,7 @@ fn many_tokens_of_a_decoder_without_a_mask_make_a_handful_of_plans() {
     for context in devices() {
         let name = &context.info().name;
         let (_dir, mut generator) = long_text(&context);
-        assert!(generator.remarks()[0].contains("each token copies it"), "{:?}", generator.remarks());
+        assert!(generator.remarks().is_empty(), "{name}: {:?}", generator.remarks());
         let case = &expected("text_long")[0];
         let before = generator.plans_made();
         let made = make(&mut generator, Prompt::Text(&case.prompt), &exactly(100)).unwrap();
@@ -84,7 +84,7 @@ fn a_decoder_in_two_files_makes_a_handful_of_plans() {
     for context in devices() {
         let name = &context.info().name;
         let mut generator = open(&folder("speech"), &context, None).unwrap();
-        assert!(generator.remarks()[0].contains("each token copies it"), "{:?}", generator.remarks());
+        assert!(generator.remarks().is_empty(), "{name}: {:?}", generator.remarks());
         let case = &expected("speech")[1];
         let features = case.features();
         let mut made = |tokens: &[u32]| {
@@ -149,7 +149,7 @@ fn a_cache_of_a_few_tokens_ends_where_it_is_full() {
         let mut small = open(&folder("text"), &cpu(), Some(context)).unwrap();
         let made = make(&mut small, Prompt::Text(&case.prompt), &exactly(40)).unwrap();
         assert_eq!((made.finish, &made.tokens[..]), (Finish::Context, &case.tokens[..context]));
-        let says = small.remarks()[0].contains("planned anew");
+        let says = small.remarks().iter().any(|remark| remark.contains("planned anew"));
         assert_eq!(says, context < 4, "{context} tokens need no other form");
     }
 }

@@ -17,7 +17,7 @@ fn an_encoder_that_gives_keys_and_values_makes_the_tokens_of_one_that_does_not()
         let name = &context.info().name;
         let mut genai = open(&folder("genai_speech"), &context, None).unwrap();
         let mut optimum = open(&folder("speech"), &context, None).unwrap();
-        assert!(genai.remarks()[0].contains("each token copies it"), "{:?}", genai.remarks());
+        assert!(genai.remarks().is_empty(), "{name}: {:?}", genai.remarks());
         for case in expected("speech") {
             let features = case.features();
             let tokens = if case.prompt_tokens.len() > 1 { &case.prompt_tokens[..] } else { &[] };
@@ -37,7 +37,7 @@ fn a_decoder_that_reads_the_encoders_output_in_each_run_makes_the_same_tokens() 
     for context in devices() {
         let name = &context.info().name;
         let mut generator = open(&folder("genai_text"), &context, None).unwrap();
-        assert!(generator.remarks()[0].contains("each token copies it"), "{:?}", generator.remarks());
+        assert!(generator.remarks().is_empty(), "{name}: {:?}", generator.remarks());
         for case in expected("text").iter().chain(&expected("text_long")[..1]) {
             let made = make(&mut generator, Prompt::Text(&case.prompt), &exactly(case.tokens.len())).unwrap();
             assert_eq!(made.tokens, case.tokens, "{name}, after {:?}", case.prompt);

@@ -117,21 +117,33 @@ fn a_graph_that_appends_to_its_cache_gives_the_same_tokens_with_a_handful_of_pla
     for context in devices() {
         let name = &context.info().name;
         let mut generator = open(&folder("appending"), &context, None).unwrap();
-        assert!(generator.remarks()[0].contains("each token copies it"), "{:?}", generator.remarks());
+        assert!(generator.remarks().is_empty(), "{name}: {:?}", generator.remarks());
         for (at, case) in expected("appending").iter().enumerate() {
-            let before = generator.session().plans_made();
+            let before = generator.plans_made();
             let made = generate(&mut generator, &case.prompt, &exactly(case.tokens.len()));
             assert_eq!(made.tokens, case.tokens, "{name}, after {:?}", case.prompt);
-            let plans = generator.session().plans_made() - before;
+            let plans = generator.plans_made() - before;
             // One for the prompt, and one for each length of the cache: 64, 128 and 256 rows.
             assert!(plans <= 4, "{name}: {plans} plans for prompt {at}");
             generate(&mut generator, &case.prompt, &exactly(case.tokens.len()));
-            assert_eq!(
-                generator.session().plans_made() - before,
-                plans,
-                "{name}: the second time all is there"
-            );
+            assert_eq!(generator.plans_made() - before, plans, "{name}: the second time all is there");
         }
+    }
+}
+
+/// Its windows count the rows of the cache, hidden ones too.
+#[test]
+fn a_graph_that_appends_and_has_windows_gives_the_tokens_of_onnxruntime() {
+    let case = &expected("sliding")[0];
+    let mut long = open(&folder("sliding"), &cpu(), None).unwrap();
+    assert!(long.remarks()[0].contains("planned anew"), "{:?}", long.remarks());
+    assert_eq!(generate(&mut long, &case.prompt, &exactly(case.tokens.len())).tokens, case.tokens);
+    // No window ends within so few tokens.
+    for context in devices() {
+        let name = &context.info().name;
+        let mut short = open(&folder("sliding"), &context, Some(72)).unwrap();
+        assert!(short.remarks().is_empty(), "{name}: {:?}", short.remarks());
+        assert_eq!(generate(&mut short, &case.prompt, &exactly(60)).tokens, case.tokens[..60], "{name}");
     }
 }
 
@@ -149,11 +161,12 @@ fn a_cache_that_grows_to_its_end_gives_the_same_tokens() {
     assert_eq!(made.tokens, case.tokens[90..94]);
 }
 
+/// It sees rows up to the position of a token, and so runs of several tokens are in place too.
 #[test]
-fn a_graph_that_does_not_heed_its_mask_gives_the_same_tokens_and_says_that_it_is_slow() {
+fn a_graph_that_does_not_heed_its_mask_gives_the_same_tokens_where_rows_are_at_their_positions() {
     for context in devices() {
         let mut generator = open(&folder("growing"), &context, None).unwrap();
-        assert!(generator.remarks()[0].contains("planned anew"), "{:?}", generator.remarks());
+        assert!(generator.remarks().is_empty(), "{:?}", generator.remarks());
         for case in expected("growing") {
             let made = generate(&mut generator, &case.prompt, &exactly(case.tokens.len()));
             let name = &context.info().name;

@@ -60,6 +60,7 @@ fn unary(op: UnaryOp, x: Sym<'_>) -> Sym<'_> {
         UnaryOp::Sigmoid => ((-x).exp() + 1.0).reciprocal(),
         UnaryOp::Softplus => x.at_least(0.0) + log1p((-x.abs()).exp()),
         UnaryOp::Erf => erf(x),
+        UnaryOp::NormalCdf => normal_cdf(x),
         UnaryOp::Sin => turned(x, |[k, sine, cosine]| quarter(k, sine, cosine), Value::sin),
         UnaryOp::Cos => turned(x, |[k, sine, cosine]| quarter(k + 1.0, sine, cosine), Value::cos),
         UnaryOp::Tan => {
@@ -176,6 +177,24 @@ fn erf(x: Sym<'_>) -> Sym<'_> {
     let small = size * polynomial(size * size, &below);
     let large = -(-polynomial(size, &above)).exp() + 1.0;
     with_sign(size.if_less(1.0, small, large), x)
+}
+
+/// By `exp(-h(|x|)) / 2`, the part beyond |x|: `h` is fitted to 6, so that the error of that part is least, and grows
+/// on from there.
+fn normal_cdf(x: Sym<'_>) -> Sym<'_> {
+    let size = x.abs();
+    let h = [
+        6.251_477_02e-7,
+        -1.039_129_08e-5,
+        4.470_208_12e-5,
+        3.074_626_09e-4,
+        -5.181_915_11e-3,
+        0.036_586_560_2,
+        0.318_235_73,
+        0.797_891_844,
+    ];
+    let beyond = (-(size * polynomial(size, &h))).exp() * 0.5;
+    x.if_less(0.0, beyond, -beyond + 1.0)
 }
 
 /// What `near` makes of quarter turns and of the sine and cosine of the rest, or `far` of the angle itself.

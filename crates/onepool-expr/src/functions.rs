@@ -144,7 +144,7 @@ functions! {
     Erf(x) [9], FLOATS => x.erf();
     Exp(x) [6] full, FLOATS => x.exp();
     Floor(x) [6], FLOATS => x.floor();
-    Gelu(x) [], FLOATS => x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0);
+    Gelu(x) [], FLOATS => x * x.normal_cdf();
     GeluTanh = "Gelu" (x) [], FLOATS
         => x * 0.5 * (((x * x * x * 0.044715 + x) * 0.797_884_560_802_865_4).tanh() + 1.0);
     HardSigmoid(x, alpha = 0.2, beta = 0.5) [6], FLOATS => (x * alpha + beta).clip(0.0, 1.0);

@@ -201,6 +201,7 @@ fn function_of_ours(op: UnaryOp) -> Option<&'static str> {
         UnaryOp::Sigmoid => "own_sigmoid",
         UnaryOp::Softplus => "own_softplus",
         UnaryOp::Erf => "own_erf",
+        UnaryOp::NormalCdf => "own_normal_cdf",
         UnaryOp::Sin => "own_sin",
         UnaryOp::Cos => "own_cos",
         UnaryOp::Tan => "own_tan",

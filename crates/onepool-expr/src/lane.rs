@@ -32,6 +32,7 @@ fn of_f32(op: UnaryOp, x: f32) -> f32 {
         UnaryOp::Sigmoid => simd::sigmoid(x),
         UnaryOp::Softplus => simd::softplus(x),
         UnaryOp::Erf => simd::erf(x),
+        UnaryOp::NormalCdf => simd::normal_cdf(x),
         UnaryOp::Sin => turned(simd::sin, f64::sin)(x),
         UnaryOp::Cos => turned(simd::cos, f64::cos)(x),
         UnaryOp::Tan => turned(simd::tan, f64::tan)(x),
@@ -64,6 +65,7 @@ fn of_f64(op: UnaryOp, x: f64) -> f64 {
         // Written so that NaN stays NaN.
         UnaryOp::Softplus => (if x > 0.0 { x } else { 0.0 }) + (-x.abs()).exp().ln_1p(),
         UnaryOp::Erf => simd::erf_f64(x),
+        UnaryOp::NormalCdf => 0.5 * (1.0 + simd::erf_f64(x * std::f64::consts::FRAC_1_SQRT_2)),
         UnaryOp::Sin => x.sin(),
         UnaryOp::Cos => x.cos(),
         UnaryOp::Tan => x.tan(),

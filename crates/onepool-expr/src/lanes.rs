@@ -79,7 +79,8 @@ pub(super) fn unary(op: UnaryOp, to: &mut [f32], x: Value<'_>) {
         };
     }
     loops!(
-        Neg Abs Floor Ceil Round Sqrt Exp Log Expm1 Sigmoid Softplus Erf Asin Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh
+        Neg Abs Floor Ceil Round Sqrt Exp Log Expm1 Sigmoid Softplus Erf NormalCdf Asin Acos Atan Sinh Cosh Tanh Asinh Acosh
+        Atanh
     );
 }
 

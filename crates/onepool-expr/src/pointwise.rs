@@ -86,6 +86,8 @@ pub enum UnaryOp {
     Softplus,
     /// Error function, to 5e-7 absolute.
     Erf,
+    /// Distribution function of the standard normal distribution, to 2e-7 absolute.
+    NormalCdf,
     /// Sine.
     Sin,
     /// Cosine.
@@ -120,7 +122,7 @@ impl UnaryOp {
     }
 
     /// Every one.
-    pub const ALL: [UnaryOp; 24] = [
+    pub const ALL: [UnaryOp; 25] = [
         UnaryOp::Neg,
         UnaryOp::Abs,
         UnaryOp::Floor,
@@ -133,6 +135,7 @@ impl UnaryOp {
         UnaryOp::Sigmoid,
         UnaryOp::Softplus,
         UnaryOp::Erf,
+        UnaryOp::NormalCdf,
         UnaryOp::Sin,
         UnaryOp::Cos,
         UnaryOp::Tan,

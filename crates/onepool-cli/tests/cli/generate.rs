@@ -55,7 +55,7 @@ fn a_model_with_an_encoder_takes_text() {
     let tokens = |at: usize| made["texts"][at]["tokens"].as_array().unwrap().clone();
     assert_eq!(tokens(0)[..], expected["text"][0]["tokens"].as_array().unwrap()[..6]);
     assert_eq!(tokens(0), tokens(2));
-    assert!(made["remarks"][0].as_str().unwrap().contains("each token copies it"), "{made}");
+    assert_eq!(made["remarks"], serde_json::json!([]), "{made}");
     // The same weights in the form of onnxruntime-genai.
     let genai = text.map(|arg| if arg.ends_with("/text") { "models/tiny_seq2seq/genai_text" } else { arg });
     let other: serde_json::Value =

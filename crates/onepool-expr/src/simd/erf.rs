@@ -33,6 +33,26 @@ pub fn erf(x: f32) -> f32 {
     choose(m < 1.0, small, exp_normal(-polynomial(m, g), -1.0, 1.0)).copysign(x)
 }
 
+/// The distribution function of the standard normal distribution: `exp(-h(|x|)) / 2` is the part beyond |x|.
+#[inline(always)]
+pub fn normal_cdf(x: f32) -> f32 {
+    let m = x.abs();
+    let h = [
+        0.797_891_84,
+        0.318_235_73,
+        0.036_586_56,
+        -5.181_915e-3,
+        3.074_626e-4,
+        4.470_208_3e-5,
+        -1.039_129_1e-5,
+        6.251_477e-7,
+    ];
+    let h = m * polynomial(m, h);
+    // What is left beyond is no number that counts, and its exponential none that CPUs take quickly.
+    let beyond = choose(h > 80.0, 0.0, exp_normal(choose(h > 80.0, -80.0, -h), 0.5, 0.0));
+    choose(x < 0.0, beyond, 1.0 - beyond)
+}
+
 /// The error function of an `f64`, by the series with terms of one sign.
 pub fn erf_f64(x: f64) -> f64 {
     let m = x.abs();
@@ -68,6 +88,10 @@ pub(super) mod tests {
         let fraction = (1..60).rev().fold(0.0, |f, n| f64::from(n) / 2.0 / (x.abs() + f));
         let tail = (-x * x).exp() / ((x.abs() + fraction) * std::f64::consts::PI.sqrt());
         x.signum() * (1.0 - tail)
+    }
+
+    pub(in crate::simd) fn normal_cdf(x: f64) -> f64 {
+        0.5 * (1.0 + exact(x * std::f64::consts::FRAC_1_SQRT_2))
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod trig;
 mod wide;
 mod widen;
 
-pub use erf::{erf, erf_f64};
+pub use erf::{erf, erf_f64, normal_cdf};
 pub use exp::{exp, expm1, log, sigmoid, softplus, tanh};
 pub use trig::{LARGEST_ANGLE, acos, asin, atan, cos, sin, tan};
 pub use wide::{VECTORS_VARIABLE, Vectors, arch, lanes_at_once, wide};
@@ -75,6 +75,7 @@ mod tests {
         check("sigmoid", sigmoid, |x| 1.0 / (1.0 + (-x).exp()), 5e-7, 1e-38);
         check("tanh", tanh, f64::tanh, 4e-7, tiny);
         check("erf", erf, erf::tests::exact, 3e-7, tiny);
+        check("normal_cdf", normal_cdf, erf::tests::normal_cdf, 2e-7, 1.5e-7);
         let softplus_f64 = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p() + if x.is_nan() { x } else { 0.0 };
         check("softplus", softplus, softplus_f64, 5e-7, normal);
     }
