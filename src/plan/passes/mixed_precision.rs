@@ -2,8 +2,8 @@
 //!
 //! Activations and constants take half the bytes; kernels still accumulate in `float32`. A node stays in `float32`
 //! where its device has no kernel for `float16`, where its values tend to exceed the range of `float16`, or where
-//! nothing is gained, and where it writes into memory of the caller that would be converted as a whole. Conversions are
-//! inserted between the two.
+//! nothing is gained, and where it writes into memory of the caller or reads it after that: all of it would be converted
+//! in each run. Conversions are inserted between the two.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -130,8 +130,13 @@ fn convert(
     let is_converted = |n: usize, pairs: &[Pair]| {
         pairs.iter().any(|[(input, _), _]| is_full(flow.nodes[n].inputs.get(*input).copied().flatten()))
     };
-    let updating = updating(flow, updates).into_iter().filter(|(n, _, pairs)| is_converted(*n, pairs));
-    let updating: HashSet<usize> = updating.map(|(n, ..)| n).collect();
+    let mut updating = updating(flow, updates);
+    updating.retain(|(n, _, pairs)| is_converted(*n, pairs));
+    // What is in that memory after it, and what only moves it.
+    let updated = updating.iter().flat_map(|(n, _, pairs)| pairs.iter().map(|[(_, o), _]| (*n, *o)));
+    let mut lasting: HashSet<ValueId> =
+        updated.filter_map(|(n, o)| flow.nodes[n].outputs.get(o).copied()).collect();
+    let updating: HashSet<usize> = updating.into_iter().map(|(n, ..)| n).collect();
     let nodes = std::mem::take(&mut flow.nodes);
     let mut masks = vec![true; flow.values.len()];
     for node in nodes.iter().filter(|n| n.op.half_rule() != HalfRule::Mask) {
@@ -153,7 +158,12 @@ fn convert(
     let mut position = Vec::with_capacity(nodes.len());
     for (n, mut node) in nodes.into_iter().enumerate() {
         node.control_deps.iter_mut().for_each(|d| *d = position.get(*d).copied().unwrap_or(0));
-        let candidates = if updating.contains(&n) { Vec::new() } else { half.candidates(&node) };
+        let reads_lasting = node.inputs.iter().flatten().any(|v| lasting.contains(v));
+        if reads_lasting && half.moves(&node) {
+            lasting.extend(node.outputs.iter().copied());
+        }
+        let stays = updating.contains(&n) || reads_lasting;
+        let candidates = if stays { Vec::new() } else { half.candidates(&node) };
         let changed = candidates.into_iter().find_map(|cx| {
             let outputs = half.accepts(&node, &cx)?;
             let cx = cx.with_outputs(outputs.clone());
@@ -192,6 +202,17 @@ struct HalfRewriter<'a> {
 impl HalfRewriter<'_> {
     fn is_f32(&self, v: ValueId) -> bool {
         self.flow.values[v].info.dtype == DType::F32
+    }
+
+    /// Whether a node computes nothing.
+    fn moves(&self, node: &FlowNode) -> bool {
+        let value = |v: ValueId| &self.flow.values[v];
+        let fact = |v: &Option<ValueId>| {
+            v.map(|v| Fact { info: value(v).info.clone(), value: value(v).constant.clone() })
+        };
+        let cx = OpCx::for_infer(node.inputs.iter().map(fact).collect(), node.outputs.len());
+        let outputs = node.outputs.iter().map(|v| value(*v).info.clone()).collect();
+        node.op.cost(&cx.with_outputs(outputs)).flops == 0
     }
 
     fn half_constant(&self, v: ValueId) -> Option<Tensor> {
@@ -348,7 +369,10 @@ impl HalfRewriter<'_> {
 mod tests {
     use super::*;
     use crate::graph::GraphBuilder;
+    use crate::ops::attention::TensorScatter;
     use crate::ops::conv::Conv;
+    use crate::ops::linalg::MatMul;
+    use crate::ops::movement::Transpose;
     use crate::plan::specialize;
     use crate::shape::Shape;
 
@@ -361,6 +385,37 @@ mod tests {
         assert_eq!(store.get(&t, false).unwrap().identity(), half.identity());
         assert_eq!(store.get(&t, true).unwrap().to_f32s().unwrap(), [-32768.0, 0.5, f32::INFINITY]);
         assert!(store.get(&Tensor::scalar(1i64), false).is_none());
+    }
+
+    /// Attention over a cache that is updated in place, whose keys are turned first.
+    #[test]
+    fn what_reads_memory_that_is_updated_in_place_is_not_converted() {
+        let mut g = GraphBuilder::new("g");
+        let [q, new] =
+            ["q", "new"].map(|name| g.input(name, DType::F32, [1.into(), 4.into(), 1.into(), 64.into()]));
+        let past = g.input("past", DType::F32, [1.into(), 4.into(), 32.into(), 64.into()]);
+        let scatter = TensorScatter { axis: 2, circular: false, updates: None };
+        let present = g.op(Arc::new(scatter) as Arc<dyn Operator>, &[past, new]);
+        let turned = Transpose { perm: Some(vec![0, 1, 3, 2]) };
+        let turned = g.op(Arc::new(turned) as Arc<dyn Operator>, &[present]);
+        let scores = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[q, turned]);
+        let w = g.constant("w", Tensor::new([32, 512], &vec![0.5f32; 32 * 512]).unwrap());
+        let y = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[scores, w]);
+        g.output("y", y);
+        g.output("present", present);
+        let graph = g.build().unwrap();
+        let info = |rows| TensorInfo::new(DType::F32, Shape::new([1, 4, rows, 64]).unwrap());
+        let infos = [info(1), info(1), info(32)];
+        // Two products, of which one reads the cache: as values all are in half precision.
+        for (updates, halves) in [(&[][..], 2), (&[(2, 1)], 1)] {
+            let mut flow = specialize(&graph, &infos, &Default::default()).unwrap().plan().unwrap();
+            let made = convert(&mut flow, &HalfConstants::default(), &|_, _| true, updates);
+            let products = flow.nodes.iter().filter(|node| node.op.name() == "MatMul");
+            let is_half = |node: &&FlowNode| flow.values[node.outputs[0]].info.dtype == DType::F16;
+            assert_eq!(products.filter(is_half).count(), halves, "{updates:?}");
+            // The scores of 32 rows, and not the rows.
+            assert!(updates.is_empty() || made.converted < 4 * 32 * 64, "{}", made.converted);
+        }
     }
 
     /// One channel's window reads and writes as many elements as its conversions, which all channels' windows are worth.
