@@ -55,6 +55,8 @@ pub enum Structure<'a> {
         /// The order, where it is written out.
         perm: Option<&'a [i64]>,
     },
+    /// Input 0 repeated along the dimensions in which the output is larger.
+    Expand,
     /// The elements of input 0 in another type. Of other inputs the type alone is read.
     Cast,
     /// Input 1 where input 0 is true, else input 2.

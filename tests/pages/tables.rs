@@ -272,6 +272,23 @@ fn caches(records: &Records) -> String {
     )
 }
 
+/// Rates of text of graphs that append to their cache: with rows written in place, and copied.
+fn appending(records: &Records) -> String {
+    let row = |case: &str| {
+        let of = |metric: &str| records.get(H200, "appending", case, metric);
+        let [place, copied] = ["in place", "copied"].map(of);
+        let mut row: Vec<String> = case.split("; ").map(str::to_owned).collect();
+        row.extend([digits(place), digits(copied), format!("{:.2}", place / copied)]);
+        row
+    };
+    let rows: Vec<_> = records.cases(H200, "appending").into_iter().map(row).collect();
+    format!(
+        "Tokens per second of text, {H200}, {}.\n\n{}",
+        records.days_on(H200, "appending"),
+        table(&["model", "computed in", "prompt", "in place", "copied", "ratio"], &rows)
+    )
+}
+
 /// Models by two builds: times after over times before, on every machine that has both.
 fn versions(records: &Records) -> String {
     const DEVICES: [(&str, &str); 3] = [("2-core-avx512", "cpu"), (LAVAPIPE, "vulkan"), (H200, "vulkan")];
@@ -524,6 +541,7 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("peer-models", peer_models(records)),
         ("language", language(records)),
         ("caches", caches(records)),
+        ("appending", appending(records)),
         ("language-cpu", language_cpu(records)),
         ("zoo-cpu", zoo_cpu(records)),
         ("versions", versions(records)),

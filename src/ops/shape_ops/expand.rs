@@ -4,7 +4,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::movement::moves;
 use crate::ops::movement::region::{self, Block, Piece, Source, signed_strides};
-use crate::ops::{Cost, HalfRule, Lowering, OpCx, OpError, Operator};
+use crate::ops::{Cost, HalfRule, Lowering, OpCx, OpError, Operator, Structure};
 use crate::shape::Shape;
 
 /// Input 0 broadcast with the shape that input 1 holds, either way.
@@ -28,6 +28,10 @@ impl Expand {
 impl Operator for Expand {
     fn name(&self) -> &'static str {
         "Expand"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Expand)
     }
 
     fn half_rule(&self) -> HalfRule {

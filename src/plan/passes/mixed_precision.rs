@@ -37,6 +37,8 @@ const SMALLEST_NORMAL: f32 = 6.103_515_6e-5;
 const FEW: usize = 16;
 /// Operations per output element above which conversions of a node's inputs pay.
 const WORTHWHILE: u64 = 16;
+/// How many times as many elements as a node gives are too many to be converted for it, where it computes little with each.
+const MUCH_MORE: usize = 4;
 /// Operations of all nodes together per converted element. A conversion moves 6 bytes, in the time of some
 /// hundred operations on an integrated GPU; on an H100 a plan with 36 took half as long again as in
 /// `float32`.
@@ -262,6 +264,12 @@ impl HalfRewriter<'_> {
         if !has_half && cost < WORTHWHILE * elements as u64 {
             return Vec::new();
         }
+        // One query reads all keys of a cache once: converted, they would be moved three times.
+        let to_convert = values().filter(|v| variable(v) && !self.half.contains_key(v));
+        let converted: usize = to_convert.map(|v| self.flow.values[v].info.elements()).sum();
+        if converted > MUCH_MORE * elements && cost < WORTHWHILE * converted as u64 {
+            return Vec::new();
+        }
         let by_value = node.op.value_inputs();
         let mut found = vec![facts(&|_| true)];
         if !by_value.is_empty() {
@@ -369,7 +377,7 @@ impl HalfRewriter<'_> {
 mod tests {
     use super::*;
     use crate::graph::GraphBuilder;
-    use crate::ops::attention::TensorScatter;
+    use crate::ops::attention::{Attention, TensorScatter};
     use crate::ops::conv::Conv;
     use crate::ops::linalg::MatMul;
     use crate::ops::movement::Transpose;
@@ -391,8 +399,8 @@ mod tests {
     #[test]
     fn what_reads_memory_that_is_updated_in_place_is_not_converted() {
         let mut g = GraphBuilder::new("g");
-        let [q, new] =
-            ["q", "new"].map(|name| g.input(name, DType::F32, [1.into(), 4.into(), 1.into(), 64.into()]));
+        let row = |rows: usize| [1.into(), 4.into(), rows.into(), 64.into()];
+        let [q, new] = [("q", 48), ("new", 1)].map(|(name, rows)| g.input(name, DType::F32, row(rows)));
         let past = g.input("past", DType::F32, [1.into(), 4.into(), 32.into(), 64.into()]);
         let scatter = TensorScatter { axis: 2, circular: false, updates: None };
         let present = g.op(Arc::new(scatter) as Arc<dyn Operator>, &[past, new]);
@@ -405,16 +413,39 @@ mod tests {
         g.output("present", present);
         let graph = g.build().unwrap();
         let info = |rows| TensorInfo::new(DType::F32, Shape::new([1, 4, rows, 64]).unwrap());
-        let infos = [info(1), info(1), info(32)];
+        let infos = [info(48), info(1), info(32)];
         // Two products, of which one reads the cache: as values all are in half precision.
         for (updates, halves) in [(&[][..], 2), (&[(2, 1)], 1)] {
             let mut flow = specialize(&graph, &infos, &Default::default()).unwrap().plan().unwrap();
-            let made = convert(&mut flow, &HalfConstants::default(), &|_, _| true, updates);
+            convert(&mut flow, &HalfConstants::default(), &|_, _| true, updates);
             let products = flow.nodes.iter().filter(|node| node.op.name() == "MatMul");
             let is_half = |node: &&FlowNode| flow.values[node.outputs[0]].info.dtype == DType::F16;
             assert_eq!(products.filter(is_half).count(), halves, "{updates:?}");
-            // The scores of 32 rows, and not the rows.
-            assert!(updates.is_empty() || made.converted < 4 * 32 * 64, "{}", made.converted);
+            let is_cache = |v: &Value| v.info.dtype == DType::F16 && v.info.elements() == 4 * 32 * 64;
+            assert_eq!(flow.values.iter().any(is_cache), updates.is_empty());
+        }
+    }
+
+    /// Attention over keys and values that an encoder gave: each is read by every query.
+    #[test]
+    fn large_inputs_that_are_read_once_are_not_converted() {
+        for (queries, is_half) in [(1, false), (64, true)] {
+            let mut g = GraphBuilder::new("g");
+            let x = g.input("x", DType::F32, [1.into(), queries.into(), 64.into()]);
+            let past = ["k", "v"].map(|name| g.input(name, DType::F32, [1.into(), 300.into(), 64.into()]));
+            let w = g.constant("w", Tensor::new([64, 64], &vec![0.5f32; 64 * 64]).unwrap());
+            let q = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[x, w]);
+            let op = Attention { heads: Some((4, 4)), ..Attention::default() };
+            let y = g.op(Arc::new(op) as Arc<dyn Operator>, &[q, past[0], past[1]]);
+            g.output("y", y);
+            let infos = [queries, 300, 300]
+                .map(|rows| TensorInfo::new(DType::F32, Shape::new([1, rows, 64]).unwrap()));
+            let mut flow =
+                specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap().plan().unwrap();
+            convert(&mut flow, &HalfConstants::default(), &|_, _| true, &[]);
+            let attention = flow.nodes.iter().find(|node| node.op.name() == "Attention").unwrap();
+            let dtype = flow.values[attention.outputs[0]].info.dtype;
+            assert_eq!(dtype == DType::F16, is_half, "{queries} queries");
         }
     }
 

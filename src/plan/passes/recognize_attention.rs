@@ -1,8 +1,9 @@
-//! Attention that a graph decomposes (product, scale, mask, softmax, product) becomes one operator.
+//! Attention that a graph decomposes (product, scale, mask, softmax, product) becomes one operator. Keys and values that are
+//! repeated for the heads of queries that share them are read once.
 
 use std::sync::Arc;
 
-use crate::graph::{StorageScope, Tensor};
+use crate::graph::{StorageScope, Tensor, TensorInfo};
 use crate::operator::{Elementwise, OpCx, Operator, Structure};
 use crate::ops::attention::Attention;
 use crate::ops::movement::Transpose;
@@ -177,6 +178,25 @@ impl<'a> Search<'a> {
         is_scores(b).then_some((b, Some(a)))
     }
 
+    /// `[batch, heads, rows, elements]` before each head was repeated for its group of queries.
+    fn ungrouped(&self, v: ValueId) -> Option<ValueId> {
+        let source = |v: ValueId, is_repeated: bool| {
+            let (n, op) = self.maker(v)?;
+            let is_expand = op.structure() == Some(Structure::Expand);
+            let input = if is_repeated && is_expand { Some(0) } else { op.alias(&self.flow.cx(n)) };
+            self.flow.nodes[n].inputs.get(input?).copied().flatten()
+        };
+        let groups = source(v, false)?;
+        let one = source(groups, true)?;
+        let x = source(one, false)?;
+        let &[batch, heads, rows, elements] = self.shape(x).dims() else { return None };
+        let &[_, _, group, _, _] = self.shape(groups).dims() else { return None };
+        let repeats = self.shape(one).dims() == [batch, heads, 1, rows, elements]
+            && self.shape(groups).dims() == [batch, heads, group, rows, elements]
+            && self.shape(v).dims() == [batch, heads * group, rows, elements];
+        (repeats && group > 1).then_some(x)
+    }
+
     fn attention(&self, last: usize) -> Option<Match> {
         let flow = self.flow;
         let node = &flow.nodes[last];
@@ -212,22 +232,42 @@ impl<'a> Search<'a> {
         if devices.iter().any(|d| *d != node.device) {
             return None;
         }
+        // The softmax covers all keys.
+        let keys = turn.as_ref().map_or(self.shape(k), |turn| &turn.shape);
+        if self.shape(scores).dims().get(3) != keys.dims().get(2) {
+            return None;
+        }
         let op = Attention { scale: Some(scale * q_scale * k_scale), ..Attention::default() };
-        let inputs: Vec<Option<ValueId>> = [q, k, v].map(Some).into_iter().chain(mask.map(Some)).collect();
-        // The operator's own inference checks everything else.
-        let mut infos: Vec<_> = inputs.iter().flatten().map(|&v| flow.values[v].info.clone()).collect();
-        if let Some(turn) = &turn {
+        let grouped = match turn {
+            None => self.ungrouped(k).zip(self.ungrouped(v)),
+            Some(_) => None,
+        };
+        let shared = grouped.and_then(|(k, v)| self.operands(&op, [q, k, v], mask, (output, None)));
+        let inputs = shared.or_else(|| {
+            let same = self.shape(q).dims().get(..2) == keys.dims().get(..2);
+            self.operands(&op, [q, k, v], mask, (output, turn.as_ref())).filter(|_| same)
+        });
+        Some(Match { last, inputs: inputs?, op, turn })
+    }
+
+    /// The inputs of `op`, where its own inference, which checks everything else, gives `output` of them.
+    fn operands(
+        &self,
+        op: &Attention,
+        operands: [ValueId; 3],
+        mask: Option<ValueId>,
+        (output, turn): (&TensorInfo, Option<&KeyTranspose>),
+    ) -> Option<Vec<Option<ValueId>>> {
+        let inputs: Vec<Option<ValueId>> = operands.map(Some).into_iter().chain(mask.map(Some)).collect();
+        let mut infos: Vec<_> = inputs.iter().flatten().map(|&v| self.flow.values[v].info.clone()).collect();
+        if let Some(turn) = turn {
             infos[1].shape = turn.shape.clone();
         }
-        let heads = |i: usize| infos[i].shape.dims().get(..2);
-        let same = heads(0) == heads(1) && infos[..3].iter().all(|i| i.dtype == output.dtype);
+        let same = infos[..3].iter().all(|i| i.dtype == output.dtype);
         let floats = infos.iter().all(|i| i.dtype.is_float());
-        let facts = infos.iter().cloned().map(|info| Some(crate::ops::Fact::of(info))).collect();
+        let facts = infos.into_iter().map(|info| Some(crate::ops::Fact::of(info))).collect();
         let inferred = op.infer(&OpCx::for_infer(facts, 1)).ok()?;
-        let fits = same && floats && inferred.first() == Some(output);
-        // The softmax covers all keys.
-        let whole = self.shape(scores).dims().get(3) == infos[1].shape.dims().get(2);
-        (fits && whole).then_some(Match { last, inputs, op, turn })
+        (same && floats && inferred.first() == Some(output)).then_some(inputs)
     }
 }
 
@@ -240,10 +280,11 @@ fn is_product(op: &dyn Operator) -> bool {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::graph::{GraphBuilder, TensorInfo};
+    use crate::graph::GraphBuilder;
     use crate::ops;
     use crate::ops::linalg::MatMul;
     use crate::ops::norm::{Softmax, SoftmaxKind};
+    use crate::ops::shape_ops::{Expand, Reshape, Unsqueeze};
     use crate::plan::specialize;
 
     fn softmax() -> Arc<dyn Operator> {
@@ -297,9 +338,60 @@ mod tests {
         assert_eq!(turned.values[turned.nodes[0].outputs[0]].info.shape.dims(), [2, 3, 7, 8]);
     }
 
+    /// Queries of six heads, of which three each read one head of keys and values; other values have a head for each.
+    fn grouped(values: bool) -> Flow {
+        let mut g = GraphBuilder::new("g");
+        let shapes = [[2, 6, 5, 8], [2, 2, 7, 8], [2, if values { 2 } else { 6 }, 7, 4], [2, 1, 1, 7]];
+        let ids: Vec<_> = ["q", "k", "v", "mask"]
+            .iter()
+            .zip(shapes)
+            .map(|(n, s)| g.input(*n, DType::F32, s.map(Into::into)))
+            .collect();
+        let mut repeated = |x, elements: i64| {
+            let one = g.op(Arc::new(Unsqueeze { axes: Some(vec![2]) }) as Arc<dyn Operator>, &[x]);
+            let wide =
+                g.constant(format!("wide {elements}"), Tensor::new([5], &[2i64, 2, 3, 7, elements]).unwrap());
+            let each = g.op(Arc::new(Expand) as Arc<dyn Operator>, &[one, wide]);
+            let joined = Reshape { allow_zero: false, fixed: Some(vec![2, 6, 7, elements]) };
+            g.op(Arc::new(joined) as Arc<dyn Operator>, &[each])
+        };
+        let k = repeated(ids[1], 8);
+        let v = if values { repeated(ids[2], 4) } else { ids[2] };
+        let columns = g.op(transpose([0, 1, 3, 2]), &[k]);
+        let scores = g.op(product(), &[ids[0], columns]);
+        let masked = g.op(ops::add(), &[scores, ids[3]]);
+        let soft = g.op(softmax(), &[masked]);
+        let y = g.op(product(), &[soft, v]);
+        g.output("y", y);
+        let infos = shapes.map(|s| TensorInfo::new(DType::F32, Shape::new(s).unwrap()));
+        specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap().plan().unwrap()
+    }
+
+    #[test]
+    fn heads_that_queries_share_are_read_once() {
+        for (values, names) in
+            [(true, &["Attention"][..]), (false, &["Unsqueeze", "Expand", "Reshape", "Attention"])]
+        {
+            let apart = grouped(values);
+            let mut one = apart.clone();
+            assert_eq!(recognize_attention(&mut one), 1);
+            let left: Vec<&str> = one.nodes.iter().map(|n| n.op.name()).collect();
+            assert_eq!(left, names);
+            let inputs: Vec<Tensor> =
+                apart.inputs.iter().map(|v| numbers(apart.values[*v].info.shape.dims())).collect();
+            let (a, b) = (run(&apart, &inputs), run(&one, &inputs));
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5), "{a:?}, {b:?}");
+        }
+    }
+
     #[test]
     fn probabilities_that_are_wanted_are_left() {
         assert_eq!(recognize_attention(&mut flow([0, 1, 3, 2], [2, 3, 7, 8], true)), 0);
+    }
+
+    fn numbers(shape: &[usize]) -> Tensor {
+        let values = (0..shape.iter().product::<usize>()).map(|i| ((i * 37 + 11) % 29) as f32 * 0.1 - 1.4);
+        Tensor::new(shape, &values.collect::<Vec<_>>()).unwrap()
     }
 
     /// The output, computed node by node.
@@ -318,11 +410,8 @@ mod tests {
             let apart = flow(perm, k, false);
             let mut one = apart.clone();
             assert_eq!(recognize_attention(&mut one), 1);
-            let inputs = [[2, 3, 5, 8], k, [2, 3, 7, 6], [2, 1, 1, 7]].map(|shape: [usize; 4]| {
-                let values =
-                    (0..shape.iter().product::<usize>()).map(|i| ((i * 37 + 11) % 29) as f32 * 0.1 - 1.4);
-                Tensor::new(shape, &values.collect::<Vec<_>>()).unwrap()
-            });
+            let inputs =
+                [[2, 3, 5, 8], k, [2, 3, 7, 6], [2, 1, 1, 7]].map(|shape: [usize; 4]| numbers(&shape));
             let (a, b) = (run(&apart, &inputs), run(&one, &inputs));
             assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5), "{a:?}, {b:?}");
         }
