@@ -31,6 +31,8 @@ pub enum Structure<'a> {
         /// Whether all axes from `axis` on are one vector.
         flatten: bool,
     },
+    /// Means of input 0 over some axes, which stay with size 1.
+    Mean,
     /// Input 0 normalized over the axes from `axis` on, with statistics in `float32`, times a scale, input 1, plus, with the
     /// mean, a bias, input 2.
     LayerNormalization {

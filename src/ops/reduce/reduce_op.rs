@@ -13,7 +13,7 @@ use crate::memory::model::DeviceKind;
 use crate::ops::movement::region::signed_strides;
 use crate::ops::strided::Nest;
 use crate::ops::word::word;
-use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator, par};
+use crate::ops::{AttrReader, Cost, HalfRule, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
 use crate::shape::{Shape, normalize_axis};
 use crate::simd::wide;
 
@@ -172,6 +172,10 @@ impl Reduce {
 impl Operator for Reduce {
     fn name(&self) -> &'static str {
         self.kind.name()
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        (self.kind == ReduceKind::Mean && self.keep_dims).then_some(Structure::Mean)
     }
 
     fn half_rule(&self) -> HalfRule {

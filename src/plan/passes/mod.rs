@@ -20,6 +20,7 @@ mod quantize;
 mod read_transposed;
 mod recognize_activations;
 mod recognize_attention;
+mod recognize_norms;
 mod report;
 mod run;
 mod select;
@@ -165,6 +166,12 @@ pub const PIPELINE: &[Pass] = &[
         name: "recognize_activations",
         does: "Finds activations (Swish, HardSwish, Gelu) that the model spells out.",
         run: PassFn::Flow(|flow, _| Ok(recognize_activations::recognize_activations(flow))),
+        ..FUSING
+    },
+    Pass {
+        name: "recognize_norms",
+        does: "Finds layer normalizations that the model spells out.",
+        run: PassFn::Flow(|flow, _| Ok(recognize_norms::recognize_norms(flow))),
         ..FUSING
     },
     Pass {
