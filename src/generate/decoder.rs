@@ -48,7 +48,7 @@ pub(super) struct Decoder {
 #[derive(Debug)]
 enum Runs {
     Fixed(FixedRuns),
-    Padded(PaddedRuns),
+    Padded(Box<PaddedRuns>),
     Growing(GrowingRuns),
     Long(Box<LongRuns>),
     Paged(PagedRuns),
@@ -660,7 +660,7 @@ impl Runs {
             let mut runs = PaddedRuns::new(session, io, plan, capacity, largest);
             // A graph that cannot run so may run in the other form, which tells what is wrong with it.
             if runs.heeds_mask(session, io, window).unwrap_or(false) {
-                return Ok(Runs::Padded(runs));
+                return Ok(Runs::Padded(Box::new(runs)));
             }
         }
         let mut growing = match growing {
