@@ -37,7 +37,16 @@ struct Transformers {
     hidden_size: Option<usize>,
     max_position_embeddings: usize,
     sliding_window: Option<serde_json::Value>,
+    use_sliding_window: Option<bool>,
     eos_token_id: Option<OneOrMore>,
+}
+
+impl Transformers {
+    /// Tokens that a token sees at most, where that is bounded.
+    fn window(&self) -> Option<usize> {
+        let rows = self.sliding_window.as_ref().filter(|_| self.use_sliding_window != Some(false))?;
+        usize::try_from(rows.as_u64()?).ok()
+    }
 }
 
 impl Config {
@@ -111,11 +120,7 @@ impl Config {
             bans: search.bans(),
             remarks: search.remarks(),
             cache_type: None,
-            window: model
-                .sliding_window
-                .as_ref()
-                .and_then(serde_json::Value::as_u64)
-                .map(|rows| rows as usize),
+            window: model.window(),
             encoder: None,
             ends: search.eos_token_id.or(model.eos_token_id).map_or(Vec::new(), OneOrMore::into_vec),
         })
@@ -216,6 +221,17 @@ mod tests {
         let config = Config::read(dir.path(), &GraphFile::Any).unwrap();
         assert_eq!((config.heads, config.context, config.ends), ([Some(4), Some(8)], 64, vec![3]));
         assert_eq!(config.sampling, Sampling::GREEDY);
+        for (told, window) in [
+            ("\"sliding_window\": 9", Some(9)),
+            ("\"sliding_window\": 9, \"use_sliding_window\": true", Some(9)),
+            ("\"sliding_window\": 9, \"use_sliding_window\": false", None),
+            ("\"sliding_window\": null", None),
+            ("\"sliding_window\": -1", None),
+        ] {
+            let text = model.replace("\"eos_token_id\": 1", told);
+            let dir = folder(&[("config.json", &text)]);
+            assert_eq!(Config::read(dir.path(), &GraphFile::Any).unwrap().window, window, "{told}");
+        }
     }
 
     #[test]

@@ -72,20 +72,29 @@ impl InPlaceGraph {
         Ok(builder)
     }
 
+    /// The binding, where all of `tensors` are updated in place.
+    pub(super) fn build(
+        builder: BindingBuilder<'static>,
+        tensors: &[CacheTensor],
+    ) -> Result<Binding<'static>, GenerateError> {
+        let binding = builder.build()?;
+        let is_updated = |tensor: &CacheTensor| {
+            let present = binding.plan().outputs.iter().find(|io| io.name == tensor.present);
+            present.is_some_and(|io| io.updated.is_some())
+        };
+        match tensors.iter().find(|tensor| !is_updated(tensor)) {
+            None => Ok(binding),
+            Some(CacheTensor { past, .. }) => {
+                Err(GenerateError::Unsupported(format!("the cache {past:?} cannot be updated in place")))
+            }
+        }
+    }
+
     /// Tells where the rows of a run go: after the `lens` tokens of each sequence.
     pub(super) fn write(&self, binding: &mut Binding<'static>, lens: &[usize]) -> Result<(), GenerateError> {
         let rows: Vec<i64> = lens.iter().map(|len| *len as i64).collect();
         self.written.write_all(binding, &[lens.len()], &rows)
     }
-}
-
-/// Whether a run updates all of `tensors` in place.
-pub(super) fn is_in_place(binding: &Binding<'static>, tensors: &[CacheTensor]) -> bool {
-    let outputs = &binding.plan().outputs;
-    tensors.iter().all(|tensor| {
-        let present = outputs.iter().find(|io| io.name == tensor.present);
-        present.is_some_and(|io| io.updated.is_some())
-    })
 }
 
 /// A cache before and after a run, and the elements of its vectors.

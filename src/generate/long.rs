@@ -10,7 +10,7 @@ use super::cross::{CrossRuns, Encoded, Maker};
 use super::error::GenerateError;
 use super::fixed::inputs;
 use super::growing::GrowingRuns;
-use super::in_place_graph::is_in_place;
+use super::in_place_graph::InPlaceGraph;
 use super::input::floats;
 use super::io::DecoderIo;
 use super::logits::{Logits, near};
@@ -403,10 +403,10 @@ impl LongRuns {
         }
         builder = self.graph.bind(builder, rows)?;
         let (logits, builder) = Logits::bind(session, io, builder)?;
-        let binding = builder.build()?;
-        if self.graph.in_place().is_some() && !is_in_place(&binding, self.plain.tensors()) {
-            return Err(GenerateError::Unsupported("a cache that is read after it is updated".to_owned()));
-        }
+        let binding = match self.graph.in_place() {
+            Some(_) => InPlaceGraph::build(builder, self.plain.tensors())?,
+            None => builder.build()?,
+        };
         place.insert(Step { binding, logits, present, rows });
         Ok(())
     }

@@ -12,7 +12,7 @@ use super::cache::{CacheMemory, CacheTensor, Rows, finish};
 use super::call::{Call, Ran, chunk_size};
 use super::error::GenerateError;
 use super::fixed::{inputs, only_device};
-use super::in_place_graph::{InPlaceGraph, is_in_place};
+use super::in_place_graph::InPlaceGraph;
 use super::io::DecoderIo;
 use super::logits::{Logits, near};
 use super::mask_length::MaskLength;
@@ -57,7 +57,7 @@ struct Step {
     binding: Binding<'static>,
     logits: Logits,
     /// What the run appends to a copy of the cache; nothing where it writes to the cache itself.
-    present: Vec<CacheMemory>,
+    present: Option<Vec<CacheMemory>>,
 }
 
 /// The plan of one token with a cache that has more rows than tokens.
@@ -318,13 +318,11 @@ impl PaddedRuns {
 
     /// Copies what a run appended to where it belongs.
     fn keep(&mut self, call: &Call<'_>, step: &Step, rows: usize, taken: usize) -> Result<(), GenerateError> {
-        if step.present.is_empty() {
-            return Ok(());
-        }
+        let Some(present) = &step.present else { return Ok(()) };
         let mut lens = call.all_lens.to_vec();
         call.sequences.clone().for_each(|sequence| lens[sequence] += taken);
         self.reserve(call.session, &lens)?;
-        for ((tensor, present), memory) in self.tensors.iter().zip(&step.present).zip(&self.memory) {
+        for ((tensor, present), memory) in self.tensors.iter().zip(present).zip(&self.memory) {
             for (i, sequence) in call.sequences.clone().enumerate() {
                 let from = Rows { memory: present, sequence: i, at: rows };
                 let to = Rows { memory, sequence, at: call.all_lens[sequence] };
@@ -351,23 +349,19 @@ impl PaddedRuns {
     /// The bound run of `size` tokens.
     fn step(&mut self, call: &Call<'_>, size: usize, rows: usize) -> Result<&mut Step, GenerateError> {
         let (session, sequences) = (call.session, &call.sequences);
+        let in_place = rows > 0 && self.writes_in_place(size);
         match self.steps.entry((sequences.start, sequences.len(), size, rows)) {
             Entry::Occupied(step) => Ok(step.into_mut()),
             Entry::Vacant(place) => {
                 let count = sequences.len();
-                let in_place = self.in_place.as_ref().filter(|_| size == 1 || self.all_in_place);
-                if let Some(graph) = in_place.filter(|_| rows > 0) {
+                if let Some(graph) = self.in_place.as_ref().filter(|_| in_place) {
                     let session = graph.session();
                     let builder = inputs(session, call.io, count, size, rows, true)?;
                     let cache = self.tensors.iter().zip(&self.memory);
                     let builder = graph.bind(builder, sequences.clone(), cache)?;
                     let (logits, builder) = Logits::bind(session, call.io, builder)?;
-                    let binding = builder.build()?;
-                    if !is_in_place(&binding, &self.tensors) {
-                        let what = "a cache that is read after it is updated".to_owned();
-                        return Err(GenerateError::Unsupported(what));
-                    }
-                    return Ok(place.insert(Step { binding, logits, present: Vec::new() }));
+                    let binding = InPlaceGraph::build(builder, &self.tensors)?;
+                    return Ok(place.insert(Step { binding, logits, present: None }));
                 }
                 let mut builder = inputs(session, call.io, count, size, rows + size, rows > 0)?;
                 let mut all = Vec::new();
@@ -382,7 +376,7 @@ impl PaddedRuns {
                     all.push(present);
                 }
                 let (logits, builder) = Logits::bind(session, call.io, builder)?;
-                Ok(place.insert(Step { binding: builder.build()?, logits, present: all }))
+                Ok(place.insert(Step { binding: builder.build()?, logits, present: Some(all) }))
             }
         }
     }
@@ -400,7 +394,7 @@ impl Step {
         call.write_tokens(&mut self.binding, size)?;
         call.ask(&mut self.binding, &self.logits, size)?;
         let Some(mask) = &call.io.mask else { return Ok(()) };
-        if let Some(graph) = in_place.filter(|_| self.present.is_empty()) {
+        if let Some(graph) = in_place.filter(|_| self.present.is_none()) {
             graph.write(&mut self.binding, call.lens())?;
             let shown = |len: &usize| (0..rows).map(|at| i64::from(at < len + size)).collect::<Vec<_>>();
             let values: Vec<i64> = call.lens().iter().flat_map(shown).collect();

@@ -213,8 +213,8 @@ pub trait Value: Plain + Div<Output = Self> + Div<f64, Output = Self> {
 
     functions_of_one! {
         floor Floor ceil Ceil round Round sqrt Sqrt exp Exp log Log expm1 Expm1 sigmoid Sigmoid softplus Softplus erf Erf
-        normal_cdf NormalCdf sin Sin cos Cos tan Tan asin Asin acos Acos atan Atan sinh Sinh cosh Cosh tanh Tanh asinh Asinh acosh Acosh
-        atanh Atanh
+        normal_cdf NormalCdf sin Sin cos Cos tan Tan asin Asin acos Acos atan Atan sinh Sinh cosh Cosh tanh Tanh
+        asinh Asinh acosh Acosh atanh Atanh
     }
 }
 

@@ -139,12 +139,11 @@ impl Search<'_> {
         self.gives(squares, [centered, centered], is_square).then_some(())?;
         let epsilon = self.at(unit, [centered, mean], &[[1.0, 0.0]])?.first().map(|y| 1.0 / (y * y))?;
         let is_root = |[x, mean]: [f32; 2], y: f32| near(y, x / (mean + epsilon).sqrt());
-        let fits = epsilon.is_finite() && epsilon > 0.0 && self.gives(unit, [centered, mean], is_root);
-        let waits = self.index.is_ordered(node) || !fits;
+        let is_formula = epsilon.is_finite() && epsilon > 0.0 && self.gives(unit, [centered, mean], is_root);
         let center = self.centered(centered, device);
         let x = center.unwrap_or(centered);
         let x = if narrowed.is_some() { self.cast(x)? } else { x };
-        (!waits).then_some((x, epsilon, center.is_some()))
+        (is_formula && !self.index.is_ordered(node)).then_some((x, epsilon, center.is_some()))
     }
 
     /// What `v` is the difference of, to its mean.
