@@ -4,17 +4,14 @@ use std::sync::Arc;
 
 use super::cache_type::CacheType;
 use super::error::GenerateError;
-use super::settings::{Config, layer_name};
+use super::graph_cache::{GraphCache, PAST, heads};
+use super::settings::Config;
 use crate::dtype::DType;
 use crate::graph::{Graph, Node, TensorId};
 use crate::ops::attention::{CacheKind, GroupQueryAttention};
 use crate::plan::Precision;
 use crate::session::Session;
 use crate::shape::{Dim, SymShape};
-
-/// The inputs of GroupQueryAttention that are its caches, and the first output that is one.
-pub(super) const PAST: [usize; 2] = [3, 4];
-const PRESENT: usize = 1;
 
 /// The session of the same model with its cache in the type that `config` asks for; nothing where that changes nothing.
 pub(super) fn in_cache_type(session: &Session, config: &Config) -> Result<Option<Session>, GenerateError> {
@@ -33,14 +30,7 @@ pub(super) fn in_cache_type(session: &Session, config: &Config) -> Result<Option
 fn changed(graph: &Graph, config: &Config, cache_type: CacheType) -> Result<Option<Graph>, GenerateError> {
     let mut changed = graph.clone();
     let mut is_same = true;
-    let mut caches = Vec::new();
-    for layer in 0..config.layers {
-        for (past, present) in config.names.past.iter().zip(&config.names.present) {
-            let (past, present) = (layer_name(past, layer), layer_name(present, layer));
-            let found = graph.input(&past).zip(graph.output(&present));
-            caches.extend(found.map(|(past, output)| (past, graph.outputs()[output].1)));
-        }
-    }
+    let caches: Vec<GraphCache> = GraphCache::all(graph, config).filter_map(Result::ok).collect();
     let mut some = false;
     for (n, node) in graph.nodes().iter().enumerate() {
         let Some(op) = node.op.downcast_ref::<GroupQueryAttention>() else { continue };
@@ -56,19 +46,12 @@ fn changed(graph: &Graph, config: &Config, cache_type: CacheType) -> Result<Opti
             _ => {}
         }
         is_same = false;
-        for (n, at) in PAST.into_iter().enumerate() {
-            let past = node.inputs.get(at).copied().flatten();
-            let present = node.outputs.get(PRESENT + n).copied().flatten();
-            let is_cache = |(i, o): &&(TensorId, TensorId)| Some(*i) == past && Some(*o) == present;
-            let Some((past, present)) = caches.iter().find(is_cache) else {
-                return Err(refused(
-                    graph,
-                    node,
-                    "does not read a cache that is an input and give it as an output",
-                ));
-            };
-            retype(&mut changed, [*past, *present], config, cache)
-                .map_err(|what| refused(graph, node, what))?;
+        let Some(own) = GraphCache::of_attention(&caches, node) else {
+            let problem = "does not read a cache that is an input and give it as an output";
+            return Err(refused(graph, node, problem));
+        };
+        for id in own.into_iter().flat_map(|GraphCache { past, present }| [past, present]) {
+            retype(&mut changed, id, config, cache).map_err(|what| refused(graph, node, what))?;
         }
         changed.nodes[n].op = Arc::new(GroupQueryAttention { cache, ..*op });
     }
@@ -81,31 +64,19 @@ fn changed(graph: &Graph, config: &Config, cache_type: CacheType) -> Result<Opti
     Ok((!is_same).then_some(changed))
 }
 
-/// Gives the two tensors of a cache the type and the rows of `cache`; says what keeps them from it.
-fn retype(
-    graph: &mut Graph,
-    tensors: [TensorId; 2],
-    config: &Config,
-    cache: CacheKind,
-) -> Result<(), &'static str> {
-    for id in tensors {
-        let decl = &mut graph.tensors[id.index()];
-        let dims = decl.shape.as_ref().map_or(&[][..], |shape| &shape.0);
-        let told = |at: usize, told: Option<usize>| match dims.get(at) {
-            Some(Dim::Known(n)) => Some(*n),
-            _ => told,
-        };
-        let [heads, size] = config.heads;
-        let size = told(3, size).ok_or("has a cache whose vectors have a size that is not known")?;
-        if size % 2 > 0 {
-            return Err("has vectors of an odd size");
-        }
-        let heads = told(1, heads).map_or(Dim::Unknown, Dim::Known);
-        let batch = dims.first().cloned().unwrap_or(Dim::Unknown);
-        let rows = dims.get(2).cloned().unwrap_or(Dim::Unknown);
-        decl.shape = Some(SymShape(vec![batch, heads, rows, Dim::Known(cache.row(size))]));
-        decl.dtype = Some(cache.dtype(decl.dtype.unwrap_or(DType::F32)));
+/// Gives a tensor of a cache the type and the rows of `cache`; says what keeps it from that.
+fn retype(graph: &mut Graph, id: TensorId, config: &Config, cache: CacheKind) -> Result<(), &'static str> {
+    let [heads, size] = heads(graph, id, config);
+    let size = size.ok_or("has a cache whose vectors have a size that is not known")?;
+    if size % 2 > 0 {
+        return Err("has vectors of an odd size");
     }
+    let decl = &mut graph.tensors[id.index()];
+    let dims = decl.shape.as_ref().map_or(&[][..], |shape| &shape.0);
+    let [batch, rows] = [0, 2].map(|axis| dims.get(axis).cloned().unwrap_or(Dim::Unknown));
+    let heads = heads.map_or(Dim::Unknown, Dim::Known);
+    decl.shape = Some(SymShape(vec![batch, heads, rows, Dim::Known(cache.row(size))]));
+    decl.dtype = Some(cache.dtype(decl.dtype.unwrap_or(DType::F32)));
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::cache::{CacheMemory, CacheTensor};
 use super::error::GenerateError;
+use super::graph_cache::GraphCache;
 use super::graph_edit::GraphEdit;
 use super::input::IntInput;
 use crate::dtype::DType;
@@ -100,8 +101,7 @@ impl InPlaceGraph {
 /// A cache before and after a run, and the elements of its vectors.
 #[derive(Clone, Copy, Debug)]
 struct Cache {
-    past: TensorId,
-    present: TensorId,
+    own: GraphCache,
     heads: usize,
     elements: usize,
 }
@@ -122,9 +122,8 @@ struct Change {
 /// The changed graph, and whether only masks hide rows in it.
 fn changed(graph: &Graph, ids: &str, tensors: &[CacheTensor]) -> Option<(Graph, bool)> {
     let cache = |tensor: &CacheTensor| {
-        let (past, output) = graph.input(&tensor.past).zip(graph.output(&tensor.present))?;
-        let (present, elements) = (graph.outputs()[output].1, tensor.info.shape[3]);
-        Some(Cache { past, present, heads: tensor.heads(), elements })
+        let own = GraphCache::find(graph, &tensor.past, &tensor.present)?;
+        Some(Cache { own, heads: tensor.heads(), elements: tensor.info.shape[3] })
     };
     let caches: Vec<Cache> = tensors.iter().map(cache).collect::<Option<_>>()?;
     let mut edit = GraphEdit::new(graph);
@@ -137,7 +136,7 @@ fn changed(graph: &Graph, ids: &str, tensors: &[CacheTensor]) -> Option<(Graph, 
     for (n, node) in graph.nodes().iter().enumerate() {
         change.node(NodeId(n as u32), node)?;
     }
-    let is_whole = change.caches.iter().all(|cache| change.appended.contains(&cache.past));
+    let is_whole = change.caches.iter().all(|cache| change.appended.contains(&cache.own.past));
     change.edit.sort().ok()?;
     let is_once = change.appended.len() == change.caches.len();
     (is_whole && is_once).then_some((change.edit.graph, change.masked))
@@ -146,16 +145,14 @@ fn changed(graph: &Graph, ids: &str, tensors: &[CacheTensor]) -> Option<(Graph, 
 impl Change {
     /// The cache that input `input` of a node is.
     fn read(&self, node: &Node, input: usize) -> Option<Cache> {
-        let id = node.inputs.get(input).copied().flatten()?;
-        self.caches.iter().copied().find(|cache| cache.past == id)
+        self.caches.iter().copied().find(|cache| cache.own.is_read(node, input))
     }
 
     /// The cache that a node reads as input `input` and gives as output `output`.
     fn append(&mut self, node: &Node, input: usize, output: usize) -> Option<Cache> {
         let cache = self.read(node, input)?;
-        let made = node.outputs.get(output).copied().flatten();
-        self.appended.push(cache.past);
-        (made == Some(cache.present)).then_some(cache)
+        self.appended.push(cache.own.past);
+        cache.own.is_given(node, output).then_some(cache)
     }
 
     /// Changes a node that reads a cache; nothing where it does otherwise than to append to it.
@@ -184,7 +181,7 @@ impl Change {
 
     /// Tells a node that reads the size of a cache the rows before the run.
     fn without_run(&mut self, id: NodeId, node: &Node, input: usize) -> Option<()> {
-        let past = self.read(node, input)?.past;
+        let past = self.read(node, input)?.own.past;
         let number = |n: i64| Tensor::new([1], &[n]).ok();
         let [first, axis] = [("first row", 0), ("axis of rows", ROWS)]
             .map(|(name, n)| Some(self.edit.constant(name, number(n)?)));
@@ -201,7 +198,7 @@ impl Change {
             return None;
         }
         let changed = &mut self.edit.graph.nodes[id.index()];
-        (changed.op, changed.inputs) = (scatter(), vec![Some(cache.past), Some(new), Some(self.written)]);
+        (changed.op, changed.inputs) = (scatter(), vec![Some(cache.own.past), Some(new), Some(self.written)]);
         Some(())
     }
 
@@ -223,7 +220,7 @@ impl Change {
             self.row(node, cache, new);
         }
         let changed = &mut self.edit.graph.nodes[id.index()];
-        (changed.inputs[1], changed.inputs[2]) = (Some(keys.present), Some(values.present));
+        (changed.inputs[1], changed.inputs[2]) = (Some(keys.own.present), Some(values.own.present));
         (changed.inputs[6], changed.inputs[7]) = (None, None);
         changed.outputs.truncate(1);
         // The mask alone tells what the query sees: its row is not the last one.
@@ -260,7 +257,7 @@ impl Change {
             }
         }
         let changed = &mut self.edit.graph.nodes[id.index()];
-        (changed.inputs[1], changed.inputs[2]) = (Some(keys.present), Some(values.present));
+        (changed.inputs[1], changed.inputs[2]) = (Some(keys.own.present), Some(values.own.present));
         (changed.inputs[4], changed.inputs[5]) = (None, None);
         changed.outputs.truncate(1);
         changed.op = Arc::new(Attention { heads: None, causal: false, ..op.clone() });
@@ -289,8 +286,8 @@ impl Change {
 
     /// Writes `new` to a cache.
     fn scatter(&mut self, node: &Node, cache: Cache, new: TensorId) {
-        let inputs = vec![Some(cache.past), Some(new), Some(self.written)];
-        self.edit.make(cache.present, scatter(), inputs, node.device);
+        let inputs = vec![Some(cache.own.past), Some(new), Some(self.written)];
+        self.edit.make(cache.own.present, scatter(), inputs, node.device);
     }
 }
 

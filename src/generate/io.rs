@@ -5,7 +5,7 @@ use super::cross_io::CrossIo;
 use super::error::GenerateError;
 use super::input::{IntInput, LOGIT_ROWS, cache_info};
 use super::scan::{SampleOn, ScanIo};
-use super::settings::{Config, layer_name};
+use super::settings::Config;
 use crate::dtype::DType;
 use crate::session::{Binding, IoInfo, Session};
 use crate::shape::Dim;
@@ -177,25 +177,22 @@ fn cache_tensors(
     pages: &mut Option<PagesIo>,
 ) -> Result<Vec<CacheTensor>, GenerateError> {
     let mut tensors = Vec::new();
-    for layer in 0..config.layers {
-        for (past, present) in config.names.past.iter().zip(&config.names.present) {
-            let (past, present) = (layer_name(past, layer), layer_name(present, layer));
-            let io = inputs.iter().find(|io| io.name == past);
-            if reads_cache && io.is_none() {
-                return Err(GenerateError::no_such_name("input", past, inputs));
-            }
-            if !outputs.iter().any(|io| io.name == present) {
-                return Err(GenerateError::no_such_name("output", present, outputs));
-            }
-            let Some(io) = io else { continue };
-            let info = cache_info(io, config, pages.is_some())?;
-            if let (Some(pages), Some(Dim::Known(rows))) =
-                (pages.as_mut(), io.shape.as_ref().and_then(|shape| shape.0.get(1)))
-            {
-                pages.rows = Some(*rows);
-            }
-            tensors.push(CacheTensor { past, present, info, device: None });
+    for [past, present] in config.cache_names() {
+        let io = inputs.iter().find(|io| io.name == past);
+        if reads_cache && io.is_none() {
+            return Err(GenerateError::no_such_name("input", past, inputs));
         }
+        if !outputs.iter().any(|io| io.name == present) {
+            return Err(GenerateError::no_such_name("output", present, outputs));
+        }
+        let Some(io) = io else { continue };
+        let info = cache_info(io, config, pages.is_some())?;
+        if let (Some(pages), Some(Dim::Known(rows))) =
+            (pages.as_mut(), io.shape.as_ref().and_then(|shape| shape.0.get(1)))
+        {
+            pages.rows = Some(*rows);
+        }
+        tensors.push(CacheTensor { past, present, info, device: None });
     }
     Ok(tensors)
 }

@@ -57,6 +57,7 @@ mod generator;
 mod gguf;
 #[cfg(feature = "grammar")]
 mod grammar;
+mod graph_cache;
 mod graph_edit;
 mod graph_file;
 mod growing;

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use half::f16;
 
-use super::cache_graph::{PAST, in_cache_type};
+use super::cache_graph::in_cache_type;
 use super::error::GenerateError;
+use super::graph_cache::{GraphCache, PAST, heads};
 use super::graph_edit::GraphEdit;
 use super::masked_graph::{MOST_KNOWN, node_facts, value};
-use super::settings::{Config, layer_name};
+use super::settings::Config;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Node, NodeId, Origin, Tensor, TensorId, TensorInfo};
 use crate::operator::Fact;
@@ -53,7 +54,14 @@ pub(super) fn paged(graph: &Graph, config: &Config) -> Result<Graph, GenerateErr
     if !graph.nodes().iter().any(|node| node.op.downcast_ref::<GroupQueryAttention>().is_some()) {
         return Err(not_in_pages());
     }
-    let lengths = Lengths::new(graph, config)?;
+    let caches = GraphCache::all(graph, config).map(|found| {
+        found.map_err(|[past, present]| {
+            let what = format!("pages of a graph without the cache {past:?} or without {present:?}");
+            GenerateError::Unsupported(what)
+        })
+    });
+    let caches: Vec<GraphCache> = caches.collect::<Result<_, _>>()?;
+    let lengths = Lengths::new(graph, config, &caches)?;
     let (edit, stand_in) = (GraphEdit::new(graph), BTreeMap::new());
     let mut change = Change { edit, config, lengths: &lengths, stand_in, narrowed: BTreeMap::new() };
     let dims = [vec![Dim::Unknown], vec![Dim::Unknown], vec![Dim::Unknown; 2]];
@@ -61,7 +69,6 @@ pub(super) fn paged(graph: &Graph, config: &Config) -> Result<Graph, GenerateErr
     for (name, dims) in config.names.pages.iter().zip(dims) {
         places.push(Some(change.edit.input(name, DType::I32, dims)));
     }
-    let caches = change.caches(graph)?;
     for (n, node) in graph.nodes().iter().enumerate() {
         if let Some(op) = node.op.downcast_ref::<GroupQueryAttention>() {
             change.attention((NodeId(n as u32), op), &caches, &places)?;
@@ -104,17 +111,13 @@ struct Lengths<'g> {
 }
 
 impl<'g> Lengths<'g> {
-    fn new(graph: &'g Graph, config: &Config) -> Result<Self, GenerateError> {
+    fn new(graph: &'g Graph, config: &Config, caches: &[GraphCache]) -> Result<Self, GenerateError> {
         let names = &config.names;
         let Some(ids) = graph.input(&names.ids) else {
             let what = format!("pages of a graph without the input {:?}", names.ids);
             return Err(GenerateError::Unsupported(what));
         };
         let (mask, given) = (graph.input(&names.mask), graph.input(&names.positions));
-        let caches = (0..config.layers)
-            .flat_map(|layer| names.past.iter().map(move |name| layer_name(name, layer)))
-            .filter_map(|name| graph.input(&name));
-        let caches: Vec<TensorId> = caches.collect();
         let mut runs = Vec::new();
         for [past, tokens] in RUNS {
             let mut seeds = vec![(ids, Fact::of(typed(graph, ids, DType::I64, &[1, tokens])?))];
@@ -123,18 +126,13 @@ impl<'g> Lengths<'g> {
             seeds.extend(
                 given.map(|id| integers(graph, id, (past as i64..end as i64).collect())).transpose()?,
             );
-            for id in &caches {
-                let dims = graph.tensor(*id).shape.as_ref().map_or(&[][..], |shape| &shape.0);
-                let size = |at: usize, told: Option<usize>| match dims.get(at) {
-                    Some(Dim::Known(n)) => *n,
-                    _ => told.unwrap_or(1),
-                };
-                let sizes = [1, size(1, config.heads[0]), past, size(3, config.heads[1])];
-                seeds.push((*id, Fact::of(typed(graph, *id, DType::F32, &sizes)?)));
+            for GraphCache { past: id, .. } in caches {
+                let [heads, size] = heads(graph, *id, config).map(|n| n.unwrap_or(1));
+                seeds.push((*id, Fact::of(typed(graph, *id, DType::F32, &[1, heads, past, size])?)));
             }
             runs.push(facts(graph, seeds));
         }
-        let told = mask.into_iter().chain(caches).collect();
+        let told = mask.into_iter().chain(caches.iter().map(|cache| cache.past)).collect();
         Ok(Lengths { graph, ids, given, told, runs })
     }
 
@@ -208,9 +206,6 @@ fn facts(graph: &Graph, seeds: Vec<(TensorId, Fact)>) -> Vec<Option<Fact>> {
     facts
 }
 
-/// A cache of one layer: its type and the elements of a vector.
-type Cache = (TensorId, Option<DType>, Dim);
-
 /// The graph in the making.
 struct Change<'c> {
     edit: GraphEdit,
@@ -223,31 +218,11 @@ struct Change<'c> {
 }
 
 impl Change<'_> {
-    /// The caches of all layers, each with the output that has it after a run.
-    fn caches(&mut self, graph: &Graph) -> Result<Vec<(Cache, TensorId)>, GenerateError> {
-        let names = &self.config.names;
-        let mut caches = Vec::new();
-        for layer in 0..self.config.layers {
-            for (past, present) in names.past.iter().zip(&names.present) {
-                let (past, present) = (layer_name(past, layer), layer_name(present, layer));
-                let (Some(id), Some(output)) = (graph.input(&past), graph.output(&present)) else {
-                    let what = format!("pages of a graph without the cache {past:?} or without {present:?}");
-                    return Err(GenerateError::Unsupported(what));
-                };
-                let decl = graph.tensor(id);
-                let size = decl.shape.as_ref().and_then(|shape| shape.0.get(3)).cloned();
-                let cache = (id, decl.dtype, size.unwrap_or(Dim::Unknown));
-                caches.push((cache, graph.outputs()[output].1));
-            }
-        }
-        Ok(caches)
-    }
-
     /// Makes a node PagedAttention.
     fn attention(
         &mut self,
         (id, op): (NodeId, &GroupQueryAttention),
-        caches: &[(Cache, TensorId)],
+        caches: &[GraphCache],
         places: &[Option<TensorId>],
     ) -> Result<(), GenerateError> {
         let graph = self.lengths.graph;
@@ -265,17 +240,16 @@ impl Change<'_> {
             return Err(refused(graph, node, "rotates by positions that are not those of its tokens"));
         }
         let mut dtype = DType::F32;
-        for (i, at) in PAST.into_iter().enumerate() {
-            let made = node.outputs.get(i + 1).copied().flatten();
-            let cache = caches
-                .iter()
-                .find(|((past, ..), present)| Some(*past) == input(at) && Some(*present) == made);
-            let Some(((past, found, size), present)) = cache else {
-                let problem = "does not read a cache that is an input and give it as an output";
-                return Err(refused(graph, node, problem));
-            };
-            dtype = found.unwrap_or(dtype);
-            let shape = vec![Dim::Unknown, Dim::Unknown, Dim::Known(op.kv_heads), size.clone()];
+        let Some(own) = GraphCache::of_attention(caches, node) else {
+            let problem = "does not read a cache that is an input and give it as an output";
+            return Err(refused(graph, node, problem));
+        };
+        for GraphCache { past, present } in own {
+            let decl = graph.tensor(past);
+            dtype = decl.dtype.unwrap_or(dtype);
+            let size = decl.shape.as_ref().and_then(|shape| shape.0.get(3)).cloned();
+            let size = size.unwrap_or(Dim::Unknown);
+            let shape = vec![Dim::Unknown, Dim::Unknown, Dim::Known(op.kv_heads), size];
             for id in [past, present] {
                 self.edit.graph.tensors[id.index()].shape = Some(SymShape(shape.clone()));
             }

@@ -67,6 +67,16 @@ pub(super) struct Config {
     pub(super) window: Option<usize>,
 }
 
+impl Config {
+    /// Names of the caches of all layers, before and after a run.
+    pub(super) fn cache_names(&self) -> impl Iterator<Item = [String; 2]> {
+        let both = self.names.past.iter().zip(&self.names.present);
+        (0..self.layers).flat_map(move |layer| {
+            both.clone().map(move |(past, present)| [past, present].map(|name| layer_name(name, layer)))
+        })
+    }
+}
+
 #[cfg(test)]
 impl Config {
     /// Of a decoder of one layer with the usual names, for 64 tokens.
