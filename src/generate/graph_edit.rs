@@ -56,6 +56,11 @@ impl GraphEdit {
             self.graph.tensors[at].name = other;
             self.names.remove(name);
         }
+        self.free_input(name, dtype, dims)
+    }
+
+    /// Adds an input of this name, or of one like it where a tensor has that.
+    pub(super) fn free_input(&mut self, name: &str, dtype: DType, dims: Vec<Dim>) -> TensorId {
         let id = self.tensor(name.to_owned(), (Some(dtype), Some(SymShape(dims))), Origin::Input);
         self.graph.inputs.push(id);
         id

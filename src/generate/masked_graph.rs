@@ -4,23 +4,21 @@
 //! a run. Where other nodes read them as numbers they become inputs, computed on the host for the true length. A mask is
 //! added to the scores of each attention over the cache. So the cache may have more rows than tokens.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::cache::CacheTensor;
 use super::error::GenerateError;
-use super::graph_edit::ancestors;
+use super::graph_edit::{GraphEdit, ancestors};
 use super::in_place_graph::InPlaceGraph;
 use super::input::{IntInput, floats};
 use super::io::DecoderIo;
 use crate::dtype::DType;
-use crate::graph::{
-    Graph, Node, NodeId, Origin, StorageScope, Tensor, TensorDecl, TensorId, TensorInfo, free_name,
-};
+use crate::graph::{Graph, Node, NodeId, Origin, Tensor, TensorId, TensorInfo};
 use crate::operator::{Control, Fact, OpCx, Structure};
 use crate::ops;
 use crate::plan;
 use crate::session::{Binding, BindingBuilder, Memory, Session};
-use crate::shape::{Dim, Shape, SymShape, normalize_axis};
+use crate::shape::{Dim, Shape, normalize_axis};
 
 /// Two lengths of a cache. What differs between them depends on the length.
 const LENS: [usize; 2] = [5, 8];
@@ -120,8 +118,8 @@ impl MaskedGraph {
         let by_rows = depending(&graph, a, other);
         tainted.iter_mut().zip(by_rows).for_each(|(tainted, by_rows)| *tainted |= by_rows);
         let known = known(&graph, a, &needed, &tainted);
-        let Change { graph: changed, cuts, masks, .. } = change;
-        let Ok(changed) = changed.sorted() else { return Ok(None) };
+        let Change { edit, cuts, masks, .. } = change;
+        let Ok(changed) = edit.graph.sorted() else { return Ok(None) };
         let in_place = InPlaceGraph::new(session, &changed, &io.ids.name, tensors);
         let session = session.with_graph(changed);
         let (kept, kept_bytes) = (BTreeMap::new(), 0);
@@ -385,8 +383,7 @@ fn largest(graph: &Graph, a: &[Option<Fact>], b: &[Option<Fact>], needed: &[bool
 
 /// The changed graph in the making.
 struct Change<'f> {
-    graph: Graph,
-    names: HashSet<String>,
+    edit: GraphEdit,
     a: &'f [Option<Fact>],
     b: &'f [Option<Fact>],
     cuts: Vec<Cut>,
@@ -400,9 +397,8 @@ struct Change<'f> {
 impl<'f> Change<'f> {
     /// Makes inputs of values that depend on the length where they are read as numbers, and adds masks.
     fn new(graph: &Graph, a: &'f [Option<Fact>], b: &'f [Option<Fact>], tainted: &[bool]) -> Option<Self> {
-        let names = graph.tensors().iter().map(|tensor| tensor.name.clone()).collect();
         let (cuts, stand_in, masks, mask_ids) = (Vec::new(), BTreeMap::new(), Vec::new(), Vec::new());
-        let mut change = Change { graph: graph.clone(), names, a, b, cuts, stand_in, masks, mask_ids };
+        let mut change = Change { edit: GraphEdit::new(graph), a, b, cuts, stand_in, masks, mask_ids };
         for (n, node) in graph.nodes().iter().enumerate() {
             let mut made = node.outputs.iter().flatten();
             if made.all(|id| value(a, *id).is_some() && value(b, *id).is_some()) || node.op.shape_only() {
@@ -411,7 +407,7 @@ impl<'f> Change<'f> {
             for (i, id) in node.inputs.iter().enumerate() {
                 if let Some(id) = id.filter(|id| tainted[id.index()] && !node.op.value_inputs().contains(&i))
                 {
-                    change.graph.nodes[n].inputs[i] = Some(change.cut(id)?);
+                    change.edit.graph.nodes[n].inputs[i] = Some(change.cut(id)?);
                 }
             }
             change.hide(NodeId(n as u32), node)?;
@@ -420,18 +416,13 @@ impl<'f> Change<'f> {
     }
 
     /// Adds an input.
-    fn input(&mut self, wanted: String, dtype: DType, sizes: &[Size]) -> (String, TensorId) {
-        let name = free_name(&mut self.names, wanted);
+    fn input(&mut self, name: &str, dtype: DType, sizes: &[Size]) -> (String, TensorId) {
         let dim = |size: &Size| match size {
             Size::Fixed(n) => Dim::Known(*n),
             Size::Len(_) | Size::Rows => Dim::Unknown,
         };
-        let shape = Some(SymShape(sizes.iter().map(dim).collect()));
-        let (origin, scope) = (Origin::Input, StorageScope::Buffer);
-        let id = TensorId(self.graph.tensors.len() as u32);
-        self.graph.tensors.push(TensorDecl { name: name.clone(), dtype: Some(dtype), shape, origin, scope });
-        self.graph.inputs.push(id);
-        (name, id)
+        let id = self.edit.free_input(name, dtype, sizes.iter().map(dim).collect());
+        (self.edit.graph.tensor(id).name.clone(), id)
     }
 
     /// The input that stands for a value that depends on the length.
@@ -441,8 +432,8 @@ impl<'f> Change<'f> {
         }
         let sizes = growing(self.a, self.b, tensor)?;
         let dtype = self.a[tensor.index()].as_ref()?.info.dtype;
-        let wanted = format!("{} of the length", self.graph.tensor(tensor).name);
-        let (name, id) = self.input(wanted, dtype, &sizes);
+        let name = format!("{} of the length", self.edit.graph.tensor(tensor).name);
+        let (name, id) = self.input(&name, dtype, &sizes);
         self.cuts.push(Cut { tensor, name, dtype, sizes });
         self.stand_in.insert(tensor, id);
         Some(id)
@@ -487,12 +478,12 @@ impl<'f> Change<'f> {
         if sizes.iter().any(|size| matches!(size, Size::Len(more) if *more != 1)) {
             return None;
         }
-        let node = self.graph.node(n);
+        let node = self.edit.graph.node(n);
         let added_to = node.inputs.get(input).copied().flatten();
         let typed = added_to.or(node.inputs.first().copied().flatten())?;
         let dtype = match self.a.get(typed.index()) {
             Some(fact) => fact.as_ref()?.info.dtype,
-            None => self.graph.tensor(typed).dtype?,
+            None => self.edit.graph.tensor(typed).dtype?,
         };
         if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
             return None;
@@ -502,7 +493,7 @@ impl<'f> Change<'f> {
         let mask = match same {
             Some(at) => self.mask_ids[at],
             None => {
-                let (name, id) = self.input("rows of the cache".to_owned(), dtype, &sizes);
+                let (name, id) = self.input("rows of the cache", dtype, &sizes);
                 self.masks.push(Mask { name, dtype, sizes });
                 self.mask_ids.push(id);
                 id
@@ -510,23 +501,9 @@ impl<'f> Change<'f> {
         };
         let given = match added_to {
             None => mask,
-            Some(scores) => {
-                let (id, node) = (TensorId(self.graph.tensors.len() as u32), self.graph.nodes.len() as u32);
-                let (origin, scope) = (Origin::Node { node: NodeId(node), output: 0 }, StorageScope::Buffer);
-                let name = free_name(&mut self.names, place.clone());
-                self.graph.tensors.push(TensorDecl { name, dtype: Some(dtype), shape: None, origin, scope });
-                self.graph.nodes.push(Node {
-                    name: place,
-                    op: ops::add(),
-                    inputs: vec![Some(scores), Some(mask)],
-                    outputs: vec![Some(id)],
-                    device,
-                    control_deps: Vec::new(),
-                });
-                id
-            }
+            Some(scores) => self.edit.node(&place, ops::add(), vec![Some(scores), Some(mask)], device),
         };
-        let inputs = &mut self.graph.nodes[n.index()].inputs;
+        let inputs = &mut self.edit.graph.nodes[n.index()].inputs;
         inputs.resize(inputs.len().max(input + 1), None);
         inputs[input] = Some(given);
         Some(())
