@@ -42,16 +42,22 @@ fn words((no, count): (u64, u64)) -> String {
     format!("part {} of {count}", no.saturating_add(1))
 }
 
+/// Reads the header of the file `path`, and which part it is.
+fn read(path: &Path) -> Result<(GgufFile, (u64, u64), Source<'static>), LoadError> {
+    let mut source = Source::open(path)?;
+    let read = |source: &mut Source<'_>| {
+        let file = GgufFile::read(source)?;
+        let number = number(&file)?;
+        Ok((file, number))
+    };
+    let (file, number) = read(&mut source).map_err(|e: LoadError| e.in_file(path))?;
+    Ok((file, number, source))
+}
+
 impl Parts<'static> {
     /// Opens the model that `path` is, or is a part of.
     pub(super) fn open(path: &Path) -> Result<(GgufFile, Self), LoadError> {
-        let mut source = Source::open(path)?;
-        let read = |source: &mut Source<'_>| {
-            let file = GgufFile::read(source)?;
-            let number = number(&file)?;
-            Ok::<_, LoadError>((file, number))
-        };
-        let (first, (no, count)) = read(&mut source).map_err(|e| e.in_file(path))?;
+        let (first, (no, count), source) = read(path)?;
         if count == 1 {
             return Ok((first, Parts(vec![(Some(path.to_owned()), source)])));
         }
@@ -63,19 +69,22 @@ impl Parts<'static> {
                 LoadError::from(LoadErrorKind::unexpected(expected, format!("{name:?}"))).in_file(path)
             );
         };
+        let mut first = Some((first, (no, count), source));
         let (mut whole, mut parts) = (GgufFile::default(), Vec::new());
         for part in 0..count {
             let path = path.with_file_name(format!("{stem}{}", ending(part, count)));
-            let mut source = Source::open(&path)?;
-            let mut join = |whole: &mut GgufFile| {
-                let (file, found) = read(&mut source)?;
-                if found != (part, count) {
-                    let kind = LoadErrorKind::unexpected(words((part, count)), words(found));
-                    return Err(entry_error(NUMBER, kind));
-                }
-                whole.join(file, parts.len(), NUMBER)
+            let (file, found, source) = match first.take_if(|_| part == no) {
+                Some(first) => first,
+                None => read(&path)?,
             };
-            join(&mut whole).map_err(|e| e.in_file(&path))?;
+            let joined = match found == (part, count) {
+                true => whole.join(file, parts.len(), NUMBER),
+                false => {
+                    let kind = LoadErrorKind::unexpected(words((part, count)), words(found));
+                    Err(entry_error(NUMBER, kind))
+                }
+            };
+            joined.map_err(|e| e.in_file(&path))?;
             parts.push((Some(path), source));
         }
         let found = whole.tensors().count() as u64;
