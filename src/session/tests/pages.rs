@@ -9,7 +9,7 @@ use crate::graph::{Graph, GraphBuilder, Tensor};
 use crate::memory::host::HostRegion;
 use crate::memory::range::ByteRange;
 use crate::ops::Operator;
-use crate::ops::attention::PagedAttention;
+use crate::ops::attention::{CacheKind, PagedAttention};
 use crate::ops::test_util::tensor_of;
 use crate::session::tests::check_messages;
 use crate::session::tests::updates::{DEVICES, floats, run_updated, session};
@@ -116,7 +116,7 @@ fn pages_are_written_where_the_table_says_and_nothing_else_moves() {
                 .update("past_v", "present_v", memory[1].again())
                 .build()
                 .unwrap();
-            run_updated(&mut binding, &want, &format!("{device} {dtype}, step {step}"));
+            run_updated(&mut binding, &want, CacheKind::Same, &format!("{device} {dtype}, step {step}"));
             for (name, want) in ["present_k", "present_v"].into_iter().zip(&caches) {
                 assert_eq!(
                     binding.get_output(name).unwrap().bytes(),
