@@ -33,6 +33,11 @@ impl CacheType {
         }
     }
 
+    /// The names of all, quoted and with commas between them.
+    pub fn names() -> String {
+        CacheType::ALL.map(|known| format!("{:?}", known.name())).join(", ")
+    }
+
     /// What GroupQueryAttention calls it.
     pub(super) fn kind(self) -> CacheKind {
         match self {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::dtype::DType;
-use crate::session::{Error, IoInfo};
+use crate::session::{Error, ErrorClass, IoInfo};
 
 /// Why a model folder cannot be read, or a text cannot be generated.
 #[derive(Debug, thiserror::Error)]
@@ -238,6 +238,20 @@ impl GenerateError {
     pub(super) fn no_such_name(what: &'static str, name: impl Into<String>, known: &[IoInfo]) -> Self {
         let known = known.iter().map(|io| io.name.clone()).collect();
         GenerateError::NoSuchName { what, name: name.into(), known }
+    }
+
+    /// Its class.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            GenerateError::Session(error) => error.class(),
+            GenerateError::Unsupported(_) => ErrorClass::Unsupported,
+            GenerateError::Busy => ErrorClass::Busy,
+            GenerateError::Thread(_) => ErrorClass::Other,
+            GenerateError::Read { source, .. } => ErrorClass::of_read(source),
+            GenerateError::NoFile { .. } => ErrorClass::ModelNotFound,
+            error if error.is_argument() => ErrorClass::InvalidArgument,
+            _ => ErrorClass::Model,
+        }
     }
 
     /// Whether what is wrong is what the caller asked for: the prompt, a setting, a grammar, the file of a conversation.

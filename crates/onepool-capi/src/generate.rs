@@ -144,15 +144,10 @@ impl GeneratorObject {
 
 pub(crate) fn failed(error: GenerateError) -> Failure {
     let status = match &error {
-        GenerateError::Busy => Status::Busy,
         GenerateError::Thread(_) => Status::OutOfMemory,
-        error if error.is_argument() => Status::InvalidArgument,
-        _ => Status::Model,
+        error => error.class().into(),
     };
-    match error {
-        GenerateError::Session(error) => error.into(),
-        error => Failure::new(status, chain(&error)),
-    }
+    Failure::new(status, chain(&error))
 }
 
 /// Why a model cannot be opened.
@@ -238,9 +233,9 @@ impl Opening {
 /// What caches are asked to hold.
 fn cache_type(given: &GeneratorOptions) -> Result<Option<CacheType>, Failure> {
     let Some(name) = given.cache_type.optional("options.cache_type")? else { return Ok(None) };
-    let known = || CacheType::ALL.map(|known| format!("{:?}", known.name())).join(", ");
     let found = name.parse().map_err(|_| {
-        Failure::argument("options.cache_type", format!("is {name:?}, expected one of {}", known()))
+        let problem = format!("is {name:?}, expected one of {}", CacheType::names());
+        Failure::argument("options.cache_type", problem)
     });
     found.map(Some)
 }

@@ -6,12 +6,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use onepool::backend::DeviceError;
-use onepool::device::{Error as DeviceLayerError, Problem};
-use onepool::memory::host::HostError;
-use onepool::memory::import::ImportError;
-use onepool::registry::OpenError;
-use onepool::session::{Error, SessionError};
+use onepool::session::{Error, ErrorClass};
 use onepool_core::error::chain;
 
 /// `onepool_status` of the header.
@@ -135,50 +130,31 @@ impl Failure {
 impl<E: Into<Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         let error = error.into();
-        Failure { status: status_of(&error), message: chain(&error) }
+        Failure { status: error.class().into(), message: chain(&error) }
     }
 }
 
-fn status_of(error: &Error) -> Status {
-    match error {
-        _ if error.is_lost() => Status::DeviceLost,
-        _ if error.is_out_of_memory() => Status::OutOfMemory,
-        Error::Load(_) | Error::Graph(_) | Error::Plan(_) => Status::Model,
-        Error::Registry(OpenError::Driver { source: DeviceError::TooMany { .. }, .. }) => {
-            Status::InvalidArgument
-        }
-        Error::Registry(_) => Status::NoDevice,
-        Error::Shape(_) => Status::WrongShape,
-        Error::Tensor(_) => Status::InvalidArgument,
-        Error::Host(error) => match error {
-            HostError::Busy(_) => Status::Busy,
-            HostError::TooLarge { .. } => Status::OutOfMemory,
-            _ => Status::InvalidArgument,
-        },
-        Error::Device(error) => match error {
-            DeviceLayerError::Usage(usage) if matches!(usage.problem, Problem::Busy { .. }) => Status::Busy,
-            DeviceLayerError::Usage(_) => Status::InvalidArgument,
-            DeviceLayerError::Import(ImportError::Strict { .. }) => Status::Strict,
-            DeviceLayerError::Device(DeviceError::Timeout { .. }) => Status::TimeLimit,
+impl From<ErrorClass> for Status {
+    fn from(class: ErrorClass) -> Self {
+        match class {
+            ErrorClass::InvalidArgument => Status::InvalidArgument,
+            ErrorClass::UnknownName => Status::UnknownName,
+            ErrorClass::WrongType => Status::WrongType,
+            ErrorClass::WrongShape => Status::WrongShape,
+            ErrorClass::TooSmall => Status::TooSmall,
+            ErrorClass::Unbound => Status::Unbound,
+            ErrorClass::NotRun => Status::NotRun,
+            ErrorClass::Overlap => Status::Overlap,
+            ErrorClass::Strict => Status::Strict,
+            ErrorClass::Busy => Status::Busy,
+            ErrorClass::Cancelled => Status::Cancelled,
+            ErrorClass::TimeLimit => Status::TimeLimit,
+            ErrorClass::ModelNotFound | ErrorClass::Unsupported | ErrorClass::Model => Status::Model,
+            ErrorClass::NoDevice => Status::NoDevice,
+            ErrorClass::OutOfMemory => Status::OutOfMemory,
+            ErrorClass::DeviceLost => Status::DeviceLost,
             _ => Status::Device,
-        },
-        Error::Session(error) => match error {
-            SessionError::Unknown { .. } => Status::UnknownName,
-            SessionError::Unbound { .. } => Status::Unbound,
-            SessionError::DType { .. } => Status::WrongType,
-            SessionError::Shape { .. } | SessionError::OpenShape { .. } | SessionError::Strides { .. } => {
-                Status::WrongShape
-            }
-            SessionError::Capacity { .. } => Status::TooSmall,
-            SessionError::Overlap { .. } => Status::Overlap,
-            SessionError::Strict { .. } => Status::Strict,
-            SessionError::Cancelled { .. } => Status::Cancelled,
-            SessionError::TimeLimit { .. } => Status::TimeLimit,
-            SessionError::NotRun => Status::NotRun,
-            SessionError::NoSharing { .. } => Status::Device,
-            _ => Status::InvalidArgument,
-        },
-        _ => Status::Device,
+        }
     }
 }
 
@@ -222,6 +198,9 @@ pub extern "C" fn onepool_version() -> *const c_char {
 
 #[cfg(test)]
 mod tests {
+    use onepool::backend::DeviceError;
+    use onepool::session::SessionError;
+
     use super::*;
 
     fn last() -> String {

@@ -1,15 +1,8 @@
 //! Errors of the library as exceptions of `onepool._errors`.
 
 use std::fmt::Display;
-use std::io;
 
-use onepool::backend::DeviceError;
-use onepool::device::{Error as DeviceLayerError, Problem};
-use onepool::loader::LoadErrorKind;
-use onepool::memory::host::HostError;
-use onepool::memory::import::ImportError;
-use onepool::registry::OpenError;
-use onepool::session::{Error, SessionError};
+use onepool::session::{Error, ErrorClass};
 use onepool_core::error::chain;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -77,61 +70,36 @@ impl Class {
 /// The exception for an error of the library.
 pub(crate) fn raised(py: Python<'_>, error: impl Into<Error>) -> PyErr {
     let error = error.into();
-    class_of(&error).says(py, chain(&error))
+    Class::from(error.class()).says(py, chain(&error))
 }
 
 /// The same, said of an argument.
 pub(crate) fn raised_of(py: Python<'_>, argument: &str, error: impl Into<Error>) -> PyErr {
     let error = error.into();
-    class_of(&error).says(py, format!("{argument}: {}", chain(&error)))
+    Class::from(error.class()).says(py, format!("{argument}: {}", chain(&error)))
 }
 
-/// Whether the system says that a file is not there.
-pub(crate) fn is_missing(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
-}
-
-fn class_of(error: &Error) -> Class {
-    match error {
-        _ if error.is_lost() => Class::DeviceLost,
-        _ if error.is_out_of_memory() => Class::OutOfMemory,
-        Error::Load(error) if error.is_unsupported() => Class::Unsupported,
-        Error::Load(error) if matches!(error.kind(), LoadErrorKind::Io { source, .. } if is_missing(source)) => {
-            Class::ModelNotFound
+impl From<ErrorClass> for Class {
+    fn from(class: ErrorClass) -> Self {
+        match class {
+            ErrorClass::InvalidArgument => Class::Argument,
+            ErrorClass::UnknownName => Class::UnknownName,
+            ErrorClass::WrongType => Class::DType,
+            ErrorClass::WrongShape | ErrorClass::TooSmall => Class::Shape,
+            ErrorClass::Unbound | ErrorClass::NotRun => Class::Unbound,
+            ErrorClass::Overlap => Class::Overlap,
+            ErrorClass::Strict => Class::Strict,
+            ErrorClass::Busy => Class::Busy,
+            ErrorClass::Cancelled => Class::Cancelled,
+            ErrorClass::TimeLimit => Class::TimeLimit,
+            ErrorClass::ModelNotFound => Class::ModelNotFound,
+            ErrorClass::Unsupported => Class::Unsupported,
+            ErrorClass::Model => Class::Model,
+            ErrorClass::NoDevice => Class::NoDevice,
+            ErrorClass::OutOfMemory => Class::OutOfMemory,
+            ErrorClass::DeviceLost => Class::DeviceLost,
+            ErrorClass::Device => Class::Device,
+            _ => Class::Error,
         }
-        Error::Load(_) | Error::Graph(_) | Error::Plan(_) => Class::Model,
-        Error::Registry(OpenError::Driver { source: DeviceError::TooMany { .. }, .. }) => Class::Argument,
-        Error::Registry(_) => Class::NoDevice,
-        Error::Shape(_) => Class::Shape,
-        Error::Tensor(_) => Class::Argument,
-        Error::Host(error) => match error {
-            HostError::Busy(_) => Class::Busy,
-            HostError::TooLarge { .. } => Class::OutOfMemory,
-            _ => Class::Argument,
-        },
-        Error::Device(error) => match error {
-            DeviceLayerError::Usage(usage) if matches!(usage.problem, Problem::Busy { .. }) => Class::Busy,
-            DeviceLayerError::Usage(_) => Class::Argument,
-            DeviceLayerError::Import(ImportError::Strict { .. }) => Class::Strict,
-            DeviceLayerError::Device(DeviceError::Timeout { .. }) => Class::TimeLimit,
-            _ => Class::Device,
-        },
-        Error::Session(error) => match error {
-            SessionError::Unknown { .. } => Class::UnknownName,
-            SessionError::Unbound { .. } => Class::Unbound,
-            SessionError::DType { .. } => Class::DType,
-            SessionError::Shape { .. }
-            | SessionError::OpenShape { .. }
-            | SessionError::Strides { .. }
-            | SessionError::Capacity { .. } => Class::Shape,
-            SessionError::Overlap { .. } => Class::Overlap,
-            SessionError::Strict { .. } => Class::Strict,
-            SessionError::Cancelled { .. } => Class::Cancelled,
-            SessionError::TimeLimit { .. } => Class::TimeLimit,
-            SessionError::NotRun => Class::Unbound,
-            SessionError::NoSharing { .. } => Class::Device,
-            _ => Class::Argument,
-        },
-        _ => Class::Error,
     }
 }

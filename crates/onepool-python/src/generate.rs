@@ -244,7 +244,7 @@ fn pages_of(py: Python<'_>, (pages, rows, memory, of): GivenPages<'_>) -> PyResu
 /// What caches are asked to hold, by its name.
 fn cached_as(py: Python<'_>, name: &str) -> PyResult<CacheType> {
     name.parse().map_err(|_| {
-        let known = CacheType::ALL.map(|known| format!("{:?}", known.name())).join(", ");
+        let known = CacheType::names();
         Class::Argument.says(py, format!("cache_type: {name:?}, expected one of {known}"))
     })
 }

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::array::Array;
-use crate::errors::{Class, is_missing, raised};
+use crate::errors::Class;
 
 /// A prompt of the caller's.
 pub(crate) fn prompt_of(prompt: &Bound<'_, PyAny>) -> PyResult<OwnedPrompt> {
@@ -153,17 +153,5 @@ pub(crate) fn row(made: &Generated) -> Row {
 }
 
 pub(crate) fn failed(py: Python<'_>, error: GenerateError) -> PyErr {
-    let class = match &error {
-        GenerateError::Unsupported(_) => Class::Unsupported,
-        GenerateError::Busy => Class::Busy,
-        GenerateError::Thread(_) => Class::Error,
-        GenerateError::Read { source, .. } if is_missing(source) => Class::ModelNotFound,
-        GenerateError::NoFile { .. } => Class::ModelNotFound,
-        error if error.is_argument() => Class::Argument,
-        _ => Class::Model,
-    };
-    match error {
-        GenerateError::Session(error) => raised(py, error),
-        error => class.says(py, chain(&error)),
-    }
+    Class::from(error.class()).says(py, chain(&error))
 }
