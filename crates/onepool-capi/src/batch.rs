@@ -85,6 +85,7 @@ fn batch_of(batch: Handle) -> Result<Arc<BatchObject>, Failure> {
     }
 }
 
+/// Opens a batch, which has the generator until it is freed.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_open(
     generator: Handle,
@@ -112,11 +113,13 @@ pub unsafe extern "C" fn onepool_batch_open(
     })
 }
 
+/// Frees a batch, after the step that runs. Texts that have not ended are dropped.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_batch_free(batch: Handle) -> Status {
     free::<BatchObject>(batch, "batch")
 }
 
+/// Adds a text; `text` gets its number, which counts from 0. Nothing runs before a step.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_add(
     batch: Handle,
@@ -137,6 +140,7 @@ pub unsafe extern "C" fn onepool_batch_add(
     })
 }
 
+/// Adds a text that goes on from where text `of` is now.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_fork(
     batch: Handle,
@@ -158,6 +162,7 @@ pub unsafe extern "C" fn onepool_batch_fork(
     })
 }
 
+/// Writes the tokens of a text that are in the cache, with their keys and values, to a file.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_save(batch: Handle, text: u64, path: Text) -> Status {
     guard(|| {
@@ -167,6 +172,7 @@ pub unsafe extern "C" fn onepool_batch_save(batch: Handle, text: u64, path: Text
     })
 }
 
+/// Reads a file of a conversation into pages, where prompts that begin with its tokens find them.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_restore(batch: Handle, path: Text, tokens: Out<usize>) -> Status {
     guard(|| {
@@ -178,6 +184,7 @@ pub unsafe extern "C" fn onepool_batch_restore(batch: Handle, path: Text, tokens
     })
 }
 
+/// Gives each text that runs its next token and runs a part of the prompts of those that begin.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_step(
     batch: Handle,
@@ -215,6 +222,7 @@ pub unsafe extern "C" fn onepool_batch_step(
     })
 }
 
+/// Whether no text runs or waits, and none that has ended is still to be told of: 1, else 0.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_is_idle(batch: Handle, idle: Out<u32>) -> Status {
     guard(|| {
@@ -226,6 +234,7 @@ pub unsafe extern "C" fn onepool_batch_is_idle(batch: Handle, idle: Out<u32>) ->
     })
 }
 
+/// What a batch did so far.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_batch_get_counts(batch: Handle, counts: Out<BatchCountsC>) -> Status {
     guard(|| {

@@ -109,6 +109,7 @@ fn with(
     })
 }
 
+/// Binds memory. Inputs and outputs that are not named have memory of the library's own.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_create(
     session: Handle,
@@ -160,6 +161,7 @@ fn check_planned(
     Ok(())
 }
 
+/// Frees a binding, after waiting for a run or call that is under way.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_binding_free(binding: Handle) -> Status {
     guard(|| {
@@ -189,16 +191,19 @@ fn rebind(binding: Handle, memory: In<Memory>, side: Side) -> Status {
     })
 }
 
+/// Gives an input other memory of the same shape.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_rebind_input(binding: Handle, memory: In<Memory>) -> Status {
     rebind(binding, memory, Side::Input)
 }
 
+/// Gives an output other memory of the same shape.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_rebind_output(binding: Handle, memory: In<Memory>) -> Status {
     rebind(binding, memory, Side::Output)
 }
 
+/// Copies a value into an input of the library's own memory.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_set_input(binding: Handle, value: In<Memory>) -> Status {
     with(binding, |binding, session| {
@@ -245,6 +250,7 @@ fn info(binding: Handle, name: Text, info: Out<TensorInfoC>, side: Side) -> Stat
     })
 }
 
+/// Type and shape of an input.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_input_info(
     binding: Handle,
@@ -254,6 +260,7 @@ pub unsafe extern "C" fn onepool_binding_input_info(
     info(binding, name, tensor, Side::Input)
 }
 
+/// Type and shape of an output.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_output_info(
     binding: Handle,
@@ -263,6 +270,7 @@ pub unsafe extern "C" fn onepool_binding_output_info(
     info(binding, name, tensor, Side::Output)
 }
 
+/// Copies an output of the last run to `bytes` bytes at `data`, which are exactly its size.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_get_output(
     binding: Handle,
@@ -287,6 +295,7 @@ pub unsafe extern "C" fn onepool_binding_get_output(
     })
 }
 
+/// Lends an input in place for writing. While the view is there, runs of the binding are busy.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_map_input(binding: Handle, name: Text, view: Out<Handle>) -> Status {
     with(binding, |binding, _| {
@@ -297,6 +306,7 @@ pub unsafe extern "C" fn onepool_binding_map_input(binding: Handle, name: Text, 
     })
 }
 
+/// Lends an output in place for reading. While the view is there, runs of the binding are busy.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_map_output(
     binding: Handle,
@@ -311,6 +321,7 @@ pub unsafe extern "C" fn onepool_binding_map_output(
     })
 }
 
+/// An output as a DLPack tensor, to be read: in place, or a copy of the last run's.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_output_dlpack(
     binding: Handle,
@@ -333,6 +344,7 @@ pub unsafe extern "C" fn onepool_binding_output_dlpack(
     })
 }
 
+/// The verdicts of a binding as they are now.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_verdicts(binding: Handle, verdicts: Out<Handle>) -> Status {
     with(binding, |binding, _| {
@@ -342,6 +354,7 @@ pub unsafe extern "C" fn onepool_binding_verdicts(binding: Handle, verdicts: Out
     })
 }
 
+/// Runs and waits until the results are where they were bound.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_run(binding: Handle, opts: In<RunOptions>) -> Status {
     with(binding, |binding, _| match options(opts)? {

@@ -38,6 +38,7 @@ pub(crate) fn token(cancel: Handle, argument: &str) -> Result<Option<CancelToken
     if cancel.is_null() { Ok(None) } else { Ok(Some(cancel.get::<Cancel>(argument)?.0.clone())) }
 }
 
+/// Makes a token that cancels every run that was given it.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_cancel_create(cancel: Out<Handle>) -> Status {
     guard(|| {
@@ -46,6 +47,7 @@ pub unsafe extern "C" fn onepool_cancel_create(cancel: Out<Handle>) -> Status {
     })
 }
 
+/// Cancels the runs that were given the token, those of later too.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_cancel_trigger(cancel: Handle) -> Status {
     guard(|| {
@@ -54,6 +56,7 @@ pub extern "C" fn onepool_cancel_trigger(cancel: Handle) -> Status {
     })
 }
 
+/// Frees a token. Runs that were given it go on.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_cancel_free(cancel: Handle) -> Status {
     free::<Cancel>(cancel, "cancel")

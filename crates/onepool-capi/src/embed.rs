@@ -39,6 +39,7 @@ impl Object for EmbedderObject {
     const KIND: &'static str = "onepool_embedder";
 }
 
+/// Opens a model that makes one vector of a text, on devices.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_embedder_open(
     path: Text,
@@ -55,11 +56,13 @@ pub unsafe extern "C" fn onepool_embedder_open(
     })
 }
 
+/// Frees an embedder. A call that is on its way goes on to its end.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_embedder_free(embedder: Handle) -> Status {
     free::<EmbedderObject>(embedder, "embedder")
 }
 
+/// Makes the vectors of `text_count` texts, one after another in `vectors`; `dims` gets the elements of one.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_embed(
     embedder: Handle,

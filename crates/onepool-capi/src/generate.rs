@@ -280,6 +280,7 @@ fn pages_of(given: &GeneratorOptions) -> Result<Option<Pages>, Failure> {
     Ok(Some(Pages::New(PageOptions { pages: given.pages, rows, region })))
 }
 
+/// Opens a language model on devices: a GGUF file, or a folder with an ONNX graph, settings and tokenizer.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_open(
     path: Text,
@@ -311,11 +312,13 @@ pub unsafe extern "C" fn onepool_generator_open(
     })
 }
 
+/// Frees a generator. A text that is on its way goes on to its end.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_generator_free(generator: Handle) -> Status {
     free::<GeneratorObject>(generator, "generator")
 }
 
+/// The tokens that a prompt and its text may have together.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_context(generator: Handle, tokens: Out<usize>) -> Status {
     guard(|| {
@@ -325,6 +328,7 @@ pub unsafe extern "C" fn onepool_generator_context(generator: Handle, tokens: Ou
     })
 }
 
+/// The pages of a generator, also while it makes a text.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_page_counts(
     generator: Handle,
@@ -353,6 +357,7 @@ pub unsafe extern "C" fn onepool_generator_page_counts(
     })
 }
 
+/// Gives up all cached pages.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_generator_clear_pages(generator: Handle) -> Status {
     guard(|| {
@@ -361,6 +366,7 @@ pub extern "C" fn onepool_generator_clear_pages(generator: Handle) -> Status {
     })
 }
 
+/// The tokens of a prompt: their number, and as many of them as there is `room` for.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_tokens(
     generator: Handle,
@@ -381,6 +387,7 @@ pub unsafe extern "C" fn onepool_generator_tokens(
     })
 }
 
+/// Writes the tokens of the last conversation that are in the cache, with their keys and values, to a file.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_save(generator: Handle, path: Text) -> Status {
     guard(|| {
@@ -390,6 +397,7 @@ pub unsafe extern "C" fn onepool_generator_save(generator: Handle, path: Text) -
     })
 }
 
+/// Fills the cache from a file of a conversation; `tokens` gets the number of its tokens.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generator_restore(
     generator: Handle,
@@ -405,6 +413,7 @@ pub unsafe extern "C" fn onepool_generator_restore(
     })
 }
 
+/// Makes a text and returns at its end.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_generate(
     generator: Handle,

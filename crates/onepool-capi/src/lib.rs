@@ -1,4 +1,4 @@
-//! The C interface of `onepool`; `include/onepool.h` is its documentation.
+//! The C interface of `onepool`; `include/onepool.h` is its documentation, of which functions have a summary here.
 //!
 //! Each function translates its arguments, calls the Rust interface and translates the result. A handle is a number that a
 //! table knows ([`mod@handle`]), so one that is null, freed or of another kind is an error. A panic becomes a status.
@@ -9,7 +9,7 @@
 //! table does not know above all. The types of [`arg`] stand for such pointers.
 
 #![allow(unsafe_code, reason = "pointers of C come in here")]
-#![allow(missing_docs, clippy::missing_safety_doc, reason = "the header documents each function")]
+#![allow(clippy::missing_safety_doc, reason = "the safety of all functions is above")]
 
 pub mod arg;
 pub mod batch;

@@ -88,6 +88,7 @@ fn listening() -> bool {
     *LISTENS.get_or_init(|| listen(Teller).is_ok())
 }
 
+/// Has messages of `level` and of more urgent levels told to a callback, in place of the one before; null: to none.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_log_set_callback(
     level: u32,

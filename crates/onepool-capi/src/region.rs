@@ -89,6 +89,7 @@ impl View {
     }
 }
 
+/// Makes a region of `bytes` bytes, which are zero.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_region_create(bytes: usize, region: Out<Handle>) -> Status {
     guard(|| {
@@ -98,11 +99,13 @@ pub unsafe extern "C" fn onepool_region_create(bytes: usize, region: Out<Handle>
     })
 }
 
+/// Frees a region. Its pages stay until bindings and views of it are freed too.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_region_free(region: Handle) -> Status {
     free::<RegionObject>(region, "region")
 }
 
+/// The size of a region, in bytes.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_region_bytes(region: Handle, bytes: Out<usize>) -> Status {
     guard(|| {
@@ -112,6 +115,7 @@ pub unsafe extern "C" fn onepool_region_bytes(region: Handle, bytes: Out<usize>)
     })
 }
 
+/// Lends `bytes` bytes of a region from byte `offset` on, to be read or written.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_region_map(
     region: Handle,
@@ -135,6 +139,7 @@ pub unsafe extern "C" fn onepool_region_map(
     })
 }
 
+/// The address and size, in bytes, of what a view lends; valid until the view is freed.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_view_data(
     view: Handle,
@@ -150,6 +155,7 @@ pub unsafe extern "C" fn onepool_view_data(
     })
 }
 
+/// Ends a view: what was written is seen by the next run.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_view_free(view: Handle) -> Status {
     free::<View>(view, "view")

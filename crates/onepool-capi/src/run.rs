@@ -83,6 +83,7 @@ impl Progress {
     }
 }
 
+/// Begins a run on a thread of its own. The binding is in use until the callback.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_binding_start(
     binding: Handle,
@@ -132,6 +133,7 @@ pub unsafe extern "C" fn onepool_binding_start(
     })
 }
 
+/// Waits until a run is over and its callback has returned, for at most `time_limit_ns`; 0 only asks.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_run_wait(run: Handle, time_limit_ns: u64) -> Status {
     guard(|| {
@@ -140,6 +142,7 @@ pub extern "C" fn onepool_run_wait(run: Handle, time_limit_ns: u64) -> Status {
     })
 }
 
+/// Cancels a run; its end is waited for as ever.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_run_cancel(run: Handle) -> Status {
     guard(|| {
@@ -148,6 +151,7 @@ pub extern "C" fn onepool_run_cancel(run: Handle) -> Status {
     })
 }
 
+/// Forgets a run, which goes on if it is not over.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_run_free(run: Handle) -> Status {
     free::<Run>(run, "run")

@@ -224,6 +224,7 @@ fn check_folder(folder: &Path, argument: &str) -> Result<(), Failure> {
     usable.map_err(|e| Failure::argument(argument, format!("is no folder for caches: {e}")))
 }
 
+/// Opens a model file (ONNX, GGUF, or the graph JSON of TVM beside its .params) on devices.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_open(
     path: Text,
@@ -238,6 +239,7 @@ pub unsafe extern "C" fn onepool_session_open(
     })
 }
 
+/// Opens an ONNX model in memory, whose `bytes` bytes are read during the call, on devices.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_load(
     data: *const c_void,
@@ -264,6 +266,7 @@ pub unsafe extern "C" fn onepool_session_load(
     })
 }
 
+/// Frees a session. Bindings of it go on.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_session_free(session: Handle) -> Status {
     free::<SessionObject>(session, "session")
@@ -292,31 +295,37 @@ pub(crate) fn outside(index: usize, count: usize) -> Failure {
     Failure::argument("index", format!("is {index}, and there are {count}"))
 }
 
+/// The number of inputs.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_input_count(session: Handle, inputs: Out<usize>) -> Status {
     count(session, inputs, |session| session.inputs.len())
 }
 
+/// The number of outputs.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_output_count(session: Handle, outputs: Out<usize>) -> Status {
     count(session, outputs, |session| session.outputs.len())
 }
 
+/// The number of devices. A CPU that operators fall back to is the last one.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_device_count(session: Handle, devices: Out<usize>) -> Status {
     count(session, devices, |session| session.devices.len())
 }
 
+/// Input `index`, from 0, as the model declares it.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_input(session: Handle, index: usize, info: Out<IoInfo>) -> Status {
     io(session, Side::Input, index, info)
 }
 
+/// Output `index`, from 0, as the model declares it.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_output(session: Handle, index: usize, info: Out<IoInfo>) -> Status {
     io(session, Side::Output, index, info)
 }
 
+/// The name of device `index`, from 0; lives until the session is freed.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_device(
     session: Handle,
@@ -332,6 +341,7 @@ pub unsafe extern "C" fn onepool_session_device(
     })
 }
 
+/// Type and shape that output `name` would have for inputs of the given shapes.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_plan_output(
     session: Handle,
@@ -357,6 +367,7 @@ pub unsafe extern "C" fn onepool_session_plan_output(
     })
 }
 
+/// What the model says of itself.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_metadata(session: Handle, metadata: Out<MetadataC>) -> Status {
     guard(|| {
@@ -366,6 +377,7 @@ pub unsafe extern "C" fn onepool_session_metadata(session: Handle, metadata: Out
     })
 }
 
+/// Operator set `index` that the model uses, from 0, in the order of their domains.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_opset(
     session: Handle,
@@ -384,6 +396,7 @@ pub unsafe extern "C" fn onepool_session_opset(
     })
 }
 
+/// Property `index` of the model, from 0, in the order of their names.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_property(
     session: Handle,
@@ -402,6 +415,7 @@ pub unsafe extern "C" fn onepool_session_property(
     })
 }
 
+/// The value of a property of the model by its name.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_session_find_property(
     session: Handle,

@@ -179,17 +179,20 @@ pub(crate) fn caught<R>(work: impl FnOnce() -> Result<R, Failure>) -> Result<R, 
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(Failure::panicked(panic)))
 }
 
+/// The message of this thread's last call that failed, "" if none did; valid until the next call that fails.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
+/// The name of a status in the header, as `ONEPOOL_OK`; null for another number.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_status_name(status: u32) -> *const c_char {
     let known = Status::ALL.iter().find(|(known, _)| *known as u32 == status);
     known.map_or(std::ptr::null(), |(_, name)| name.as_ptr())
 }
 
+/// The version of the library, "MAJOR.MINOR.PATCH"; lives as long as the library.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

@@ -349,6 +349,7 @@ pub struct RunOptions {
 // SAFETY: as above.
 unsafe impl Structure for RunOptions {}
 
+/// The name of an element type, as "float32"; null for another number.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_dtype_name(dtype: u32) -> *const c_char {
     const NAMES: [&CStr; 24] = [
@@ -380,6 +381,7 @@ pub extern "C" fn onepool_dtype_name(dtype: u32) -> *const c_char {
     NAMES.get(dtype as usize).map_or(std::ptr::null(), |name| name.as_ptr())
 }
 
+/// Bytes of one element; 0 for `ONEPOOL_DTYPE_NONE` and other numbers.
 #[unsafe(no_mangle)] // SAFETY: as above.
 pub extern "C" fn onepool_dtype_bytes(dtype: u32) -> usize {
     DTYPES.iter().find(|(number, ..)| *number == dtype).map_or(0, |(.., dtype)| dtype.bytes())

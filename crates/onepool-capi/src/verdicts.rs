@@ -66,6 +66,7 @@ impl Entry {
     }
 }
 
+/// The number of verdicts: a tensor that several devices use has one for each.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_verdicts_count(verdicts: Handle, count: Out<usize>) -> Status {
     guard(|| {
@@ -75,6 +76,7 @@ pub unsafe extern "C" fn onepool_verdicts_count(verdicts: Handle, count: Out<usi
     })
 }
 
+/// Verdict `index`, from 0.
 #[unsafe(no_mangle)] // SAFETY: its arguments are as the header says.
 pub unsafe extern "C" fn onepool_verdicts_get(
     verdicts: Handle,
@@ -90,6 +92,7 @@ pub unsafe extern "C" fn onepool_verdicts_get(
     })
 }
 
+/// Frees the list and its strings.
 #[unsafe(no_mangle)] // SAFETY: no other library has names that begin with `onepool_`.
 pub extern "C" fn onepool_verdicts_free(verdicts: Handle) -> Status {
     free::<Verdicts>(verdicts, "verdicts")
