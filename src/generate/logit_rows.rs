@@ -6,8 +6,11 @@ use super::graph_edit::GraphEdit;
 use super::input::LOGIT_ROWS;
 use crate::dtype::DType;
 use crate::graph::{Graph, Node, NodeId, Origin, TensorDecl, TensorId};
-use crate::operator::Structure;
+use crate::operator::{Operator, Structure};
+use crate::ops::Function;
 use crate::ops::index::Gather;
+use crate::ops::pointwise::{Identity, Pointwise};
+use crate::ops::shape_ops::Squeeze;
 use crate::shape::Dim;
 
 /// Products of the rows of input 0 with constants, which come after it.
@@ -69,8 +72,7 @@ fn constants(graph: &Graph) -> Vec<bool> {
 /// The tensor of which a node computes each row alone.
 fn row_wise(graph: &Graph, node: &Node) -> Option<TensorId> {
     let mut given = node.inputs.iter().flatten().copied();
-    let is_elementwise = matches!(node.op.structure(), Some(Structure::Elementwise(_) | Structure::Cast));
-    if is_elementwise || matches!(node.op.name(), "Identity" | "Tanh") {
+    if is_elementwise(node.op.as_ref()) {
         // A vector or a number is the same for all rows.
         let is_small = |id: TensorId| match &graph.tensor(id).origin {
             Origin::Constant(value) => value.shape().rank() <= 1,
@@ -81,5 +83,12 @@ fn row_wise(graph: &Graph, node: &Node) -> Option<TensorId> {
     }
     // A row of a batch of one.
     let (read, rest) = (given.next()?, given.collect::<Vec<_>>());
-    (node.op.name() == "Squeeze" && rest.is_empty()).then_some(read)
+    (node.op.downcast_ref::<Squeeze>().is_some() && rest.is_empty()).then_some(read)
+}
+
+/// Whether an operator computes each element alone.
+fn is_elementwise(op: &dyn Operator) -> bool {
+    matches!(op.structure(), Some(Structure::Elementwise(_) | Structure::Cast))
+        || op.downcast_ref::<Identity>().is_some()
+        || op.downcast_ref::<Pointwise>().is_some_and(|op| op.function == Function::Tanh)
 }

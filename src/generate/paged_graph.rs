@@ -21,6 +21,7 @@ use crate::graph::{Graph, GraphError, Node, NodeId, Origin, Tensor, TensorId, Te
 use crate::operator::Fact;
 use crate::ops::attention::{CacheKind, GroupQueryAttention, PagedAttention};
 use crate::ops::cast;
+use crate::ops::reduce::{ArgReduce, Reduce};
 use crate::ops::shape_ops::{Reshape, Squeeze, Unsqueeze};
 use crate::session::Session;
 use crate::shape::{Dim, Shape, SymShape};
@@ -445,7 +446,8 @@ impl Change<'_> {
     fn joins_positions(&self, node: &Node) -> Option<&'static str> {
         let first = node.inputs.first().copied().flatten()?;
         let first = self.stand_in.get(&first).copied().unwrap_or(first);
-        let joins = node.op.name().starts_with("Reduce") || node.op.name().starts_with("Arg");
+        let joins =
+            node.op.downcast_ref::<Reduce>().is_some() || node.op.downcast_ref::<ArgReduce>().is_some();
         // The positions themselves, and integers that are computed of them.
         let differ = || {
             let values = self.lengths.runs.iter().map(|facts| value(facts.get(..=first.index())?, first));
