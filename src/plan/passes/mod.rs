@@ -6,12 +6,14 @@
 
 mod absorb;
 mod copy_between_devices;
+mod drop_identities;
 mod exact_activations;
 mod fold_head_transposes;
 mod fold_weights;
 mod fuse_chains;
 mod join_gates;
 mod join_norms;
+mod links;
 mod mixed_precision;
 mod norms_in_products;
 mod place_in_images;
@@ -161,6 +163,12 @@ pub const PIPELINE: &[Pass] = &[
         needed: Some("nodes run where they are asked to"),
         run: PassFn::Flow(place_nodes::place_nodes),
         ..ALWAYS
+    },
+    Pass {
+        name: "drop_identities",
+        does: "Drops nodes that give their input unchanged.",
+        run: PassFn::Flow(|flow, _| Ok(drop_identities::drop_identities(flow))),
+        ..FUSING
     },
     Pass {
         name: "recognize_activations",
