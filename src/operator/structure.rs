@@ -63,6 +63,8 @@ pub enum Structure<'a> {
     Cast,
     /// Input 1 where input 0 is true, else input 2.
     Select,
+    /// Whether an element of input 0 is not a number.
+    IsNan,
     /// The inputs joined along an axis.
     Concat,
     /// `activation((x - mean) / sqrt(var + epsilon) * scale + bias)` for every channel of input 0 `[n, c, ...]`; the

@@ -17,6 +17,15 @@ pub enum ViewStep {
     Transpose(Vec<usize>),
     /// Of each axis of the input the places of a range, in the output's shape.
     Part(Vec<Range<usize>>),
+    /// Of one axis every `step`th place.
+    Every {
+        /// The axis.
+        axis: usize,
+        /// Its first place.
+        start: usize,
+        /// Places from one to the next.
+        step: usize,
+    },
 }
 
 /// So many places of an axis, and how many elements of the root are from one to the next.
@@ -64,6 +73,7 @@ impl View {
             ViewStep::Reshape => self.reshaped(to),
             ViewStep::Transpose(order) => self.transposed(order),
             ViewStep::Part(ranges) => self.part(ranges)?.reshaped(to),
+            &ViewStep::Every { axis, start, step } => self.every(axis, (start, step), *to.dims().get(axis)?),
         }
     }
 
@@ -76,7 +86,7 @@ impl View {
                 let back = (0..order.len()).map(|axis| order.iter().position(|o| *o == axis));
                 self.transposed(&back.collect::<Option<Vec<_>>>()?)
             }
-            ViewStep::Part(_) => None,
+            ViewStep::Part(_) | ViewStep::Every { .. } => None,
         }
     }
 
@@ -105,6 +115,18 @@ impl View {
         for (axis, range) in view.axes.iter_mut().zip(ranges) {
             view.offset += cut(axis, range.clone())?;
         }
+        Some(view)
+    }
+
+    /// `len` places of an axis, where it has one stride.
+    fn every(&self, axis: usize, (start, step): (usize, usize), len: usize) -> Option<View> {
+        let mut view = self.clone();
+        let factors = view.axes.get_mut(axis)?;
+        let &[Factor { size, stride }] = &factors[..] else { return None };
+        let last = start.checked_add(len.checked_sub(1)?.checked_mul(step)?)?;
+        (last < size).then_some(())?;
+        view.offset += start * stride;
+        *factors = if len == 1 { Vec::new() } else { vec![Factor { size: len, stride: stride * step }] };
         Some(view)
     }
 
@@ -248,6 +270,15 @@ mod tests {
                 };
                 places(to).map(|place| x[at(place)]).collect()
             }
+            &ViewStep::Every { axis, start, step } => {
+                let at = |place: Vec<usize>| {
+                    let place = place.iter().enumerate();
+                    let from =
+                        place.map(|(i, p)| (if i == axis { start + p * step } else { *p }) * strides[i]);
+                    from.sum::<usize>()
+                };
+                places(to).map(|place| x[at(place)]).collect()
+            }
             ViewStep::Part(ranges) => {
                 let within = |place: &Vec<usize>| ranges.iter().zip(place).all(|(r, p)| r.contains(p));
                 places(from).zip(x).filter(|(place, _)| within(place)).map(|(_, x)| *x).collect()
@@ -265,7 +296,14 @@ mod tests {
     /// A step that fits a tensor of shape `from`, by random numbers, and the output's shape.
     fn step(from: &Shape, kind: usize, seed: usize) -> (ViewStep, Shape) {
         let dims = from.to_vec();
-        match kind % 3 {
+        match if dims.is_empty() { 0 } else { kind % 4 } {
+            3 => {
+                let (axis, step) = (seed % dims.len(), 2 + (seed >> 4) % 2);
+                let start = (seed >> 6) % dims[axis].min(step);
+                let mut to = dims.clone();
+                to[axis] = (dims[axis] - start).div_ceil(step);
+                (ViewStep::Every { axis, start, step }, shape(&to))
+            }
             0 => {
                 // Prime factors of all sizes, joined anew.
                 let mut to = vec![1];
@@ -308,7 +346,7 @@ mod tests {
         #[test]
         fn a_view_has_the_elements_that_the_moves_give(
             dims in prop::collection::vec(prop::sample::select(vec![1usize, 2, 3, 4, 6, 10]), 1..5),
-            steps in prop::collection::vec((0usize..3, any::<u16>()), 0..7),
+            steps in prop::collection::vec((0usize..4, any::<u16>()), 0..7),
         ) {
             let root = shape(&dims);
             let mut numbers: Numbers = ((0..root.elements()).collect(), root.clone());

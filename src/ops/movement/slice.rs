@@ -109,7 +109,15 @@ impl Operator for Slice {
         let axes = self.axes(cx).ok()?;
         // A step of one place is none.
         let forward = axes.iter().all(|a| a.step == 1 || a.len == 1);
-        forward.then(|| ViewStep::Part(axes.iter().map(|a| a.start..a.start + a.len).collect()))
+        if forward {
+            return Some(ViewStep::Part(axes.iter().map(|a| a.start..a.start + a.len).collect()));
+        }
+        let x = cx.shape(0).ok()?;
+        let is_whole = |(a, &len): (&Axis, &usize)| *a == Axis { start: 0, step: 1, len };
+        let mut parts = axes.iter().zip(x.iter()).enumerate().filter(|(_, axis)| !is_whole(*axis));
+        let (Some((axis, (a, _))), None) = (parts.next(), parts.next()) else { return None };
+        let step = usize::try_from(a.step).ok()?;
+        Some(ViewStep::Every { axis, start: a.start, step })
     }
 
     fn value_inputs(&self) -> &'static [usize] {

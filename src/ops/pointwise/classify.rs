@@ -10,6 +10,7 @@ use crate::dtype::{DType, Element};
 use crate::expr::ElementTest;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::operator::Structure;
 use crate::ops::halves::Half;
 use crate::ops::real::FLOATS;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator, par};
@@ -35,6 +36,10 @@ pub(super) fn read(test: ElementTest, attrs: &AttrReader<'_>) -> Result<Arc<dyn 
 impl Operator for Classify {
     fn name(&self) -> &'static str {
         self.test.row().name
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        (self.test == ElementTest::IsNaN).then_some(Structure::IsNan)
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

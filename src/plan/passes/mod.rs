@@ -23,6 +23,7 @@ mod read_transposed;
 mod recognize_activations;
 mod recognize_attention;
 mod recognize_norms;
+mod recognize_rotations;
 mod report;
 mod run;
 mod select;
@@ -180,6 +181,12 @@ pub const PIPELINE: &[Pass] = &[
         name: "recognize_norms",
         does: "Finds layer normalizations that the model spells out.",
         run: PassFn::Flow(|flow, _| Ok(recognize_norms::recognize_norms(flow))),
+        ..FUSING
+    },
+    Pass {
+        name: "recognize_rotations",
+        does: "Finds rotations of queries and keys by their positions that the model spells out.",
+        run: PassFn::Flow(|flow, _| recognize_rotations::recognize_rotations(flow)),
         ..FUSING
     },
     Pass {
