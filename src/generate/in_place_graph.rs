@@ -16,6 +16,7 @@ use crate::dtype::DType;
 use crate::graph::{Graph, Node, NodeId, Tensor, TensorId};
 use crate::ops::attention::{Attention, MultiHeadAttention, TensorScatter};
 use crate::ops::movement::{Concat, Slice, Transpose};
+use crate::ops::pointwise::Identity;
 use crate::ops::shape_ops::{Reshape, ShapeOf};
 use crate::ops::{Operator, add, sub};
 use crate::session::{Binding, BindingBuilder, Memory, Session};
@@ -126,6 +127,7 @@ fn changed(graph: &Graph, ids: &str, tensors: &[CacheTensor]) -> Option<(Graph, 
         Some(Cache { own, heads: tensor.heads(), elements: tensor.info.shape[3] })
     };
     let caches: Vec<Cache> = tensors.iter().map(cache).collect::<Option<_>>()?;
+    let graph = &without_copies(graph, &caches)?;
     let mut edit = GraphEdit::new(graph);
     let written = edit.input(WRITTEN, DType::I64, vec![Dim::Unknown]);
     let tokens = ShapeOf { start: 1, end: Some(2) };
@@ -140,6 +142,31 @@ fn changed(graph: &Graph, ids: &str, tensors: &[CacheTensor]) -> Option<(Graph, 
     change.edit.sort().ok()?;
     let is_once = change.appended.len() == change.caches.len();
     (is_whole && is_once).then_some((change.edit.graph, change.masked))
+}
+
+/// The graph with caches read directly where it reads a copy; nothing where a copy is an output.
+fn without_copies(graph: &Graph, caches: &[Cache]) -> Option<Graph> {
+    let mut changed = graph.clone();
+    for n in 0..changed.nodes.len() {
+        let node = &changed.nodes[n];
+        let copied = caches.iter().find(|cache| is_copy(node) && cache.own.is_read(node, 0));
+        let Some((past, &[Some(copy)])) = copied.map(|cache| (cache.own.past, &node.outputs[..])) else {
+            continue;
+        };
+        if changed.outputs.iter().any(|(_, id)| *id == copy) {
+            return None;
+        }
+        let inputs = changed.nodes.iter_mut().flat_map(|node| node.inputs.iter_mut());
+        inputs.filter(|input| **input == Some(copy)).for_each(|input| *input = Some(past));
+    }
+    Some(changed)
+}
+
+/// Whether a node gives its only input.
+fn is_copy(node: &Node) -> bool {
+    let op = node.op.as_ref();
+    node.inputs.len() == 1
+        && (op.downcast_ref::<Identity>().is_some() || op.downcast_ref::<Concat>().is_some())
 }
 
 impl Change {
@@ -158,7 +185,8 @@ impl Change {
     /// Changes a node that reads a cache; nothing where it does otherwise than to append to it.
     fn node(&mut self, id: NodeId, node: &Node) -> Option<()> {
         let read: Vec<usize> = (0..node.inputs.len()).filter(|i| self.read(node, *i).is_some()).collect();
-        if read.is_empty() {
+        // Nothing reads a copy any more.
+        if read.is_empty() || is_copy(node) {
             return Some(());
         }
         if node.op.shape_only() {

@@ -12,6 +12,7 @@ use crate::ops::attention::{Attention, MultiHeadAttention};
 use crate::ops::linalg::MatMul;
 use crate::ops::movement::{Concat, Transpose};
 use crate::ops::norm::{Softmax, SoftmaxKind};
+use crate::ops::pointwise::Identity;
 use crate::ops::shape_ops::{Reshape, ShapeOf};
 use crate::ops::{add, cast, mul};
 use crate::registry::Registry;
@@ -27,13 +28,21 @@ const CACHES: [(&str, &str); 2] = [("past.key", "present.key"), ("past.value", "
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
-    Concat,
-    MultiHead { biased: bool },
-    Attention { by_rows: bool },
+    /// Appends to the cache, or to a copy of it.
+    Concat {
+        copied: bool,
+    },
+    MultiHead {
+        biased: bool,
+    },
+    Attention {
+        by_rows: bool,
+    },
 }
 
-const FORMS: [Form; 5] = [
-    Form::Concat,
+const FORMS: [Form; 6] = [
+    Form::Concat { copied: false },
+    Form::Concat { copied: true },
     Form::MultiHead { biased: true },
     Form::MultiHead { biased: false },
     Form::Attention { by_rows: true },
@@ -61,14 +70,19 @@ fn built(form: Form, change: impl FnOnce(&mut GraphBuilder, [TensorId; 2])) -> S
         let apart = g.op(Arc::new(apart) as Arc<dyn Operator>, &[x]);
         g.op(Arc::new(Transpose { perm: Some(vec![0, 2, 1, 3]) }) as Arc<dyn Operator>, &[apart])
     };
+    let mut read = past;
+    if form == (Form::Concat { copied: true }) {
+        read[0] = g.op(Arc::new(Concat { axis: -2 }) as Arc<dyn Operator>, &[past[0]]);
+        read[1] = g.op(Arc::new(Identity) as Arc<dyn Operator>, &[past[1]]);
+    }
     let [q, k, v] = weights;
     let (y, present) = match form {
-        Form::Concat => {
+        Form::Concat { .. } => {
             let [q, k, v] = [q, k, v].map(|x| heads(&mut g, x));
             let appended = |g: &mut GraphBuilder, past, new| {
                 g.op(Arc::new(Concat { axis: -2 }) as Arc<dyn Operator>, &[past, new])
             };
-            let (k, v) = (appended(&mut g, past[0], k), appended(&mut g, past[1], v));
+            let (k, v) = (appended(&mut g, read[0], k), appended(&mut g, read[1], v));
             let turned =
                 g.op(Arc::new(Transpose { perm: Some(vec![0, 1, 3, 2]) }) as Arc<dyn Operator>, &[k]);
             let scores = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[q, turned]);
@@ -96,7 +110,7 @@ fn built(form: Form, change: impl FnOnce(&mut GraphBuilder, [TensorId; 2])) -> S
             (made[0], [made[1], made[2]])
         }
     };
-    let shape = g.op(Arc::new(ShapeOf { start: 2, end: Some(3) }) as Arc<dyn Operator>, &[past[0]]);
+    let shape = g.op(Arc::new(ShapeOf { start: 2, end: Some(3) }) as Arc<dyn Operator>, &[read[0]]);
     let tokens = g.op(cast(DType::F32), &[shape]);
     let y = g.op(mul(), &[y, tokens]);
     g.output("y", y);
@@ -203,7 +217,7 @@ fn two_texts_of_different_lengths_get_what_the_appending_graph_gives() {
 #[test]
 fn what_does_more_with_its_cache_than_append_is_not_changed() {
     let refused = |change: &dyn Fn(&mut GraphBuilder, [TensorId; 2])| {
-        let session = built(Form::Concat, change);
+        let session = built(Form::Concat { copied: false }, change);
         InPlaceGraph::new(&session, session.graph(), "x", &tensors()).is_none()
     };
     assert!(!refused(&|_, _| {}));
@@ -218,7 +232,7 @@ fn what_does_more_with_its_cache_than_append_is_not_changed() {
         g.output("twice", twice);
     }));
     // A cache that is told of is none.
-    let session = built(Form::Concat, |_, _| {});
+    let session = built(Form::Concat { copied: false }, |_, _| {});
     let mut others = tensors();
     others[0].past = "x".into();
     assert!(InPlaceGraph::new(&session, session.graph(), "x", &others).is_none());

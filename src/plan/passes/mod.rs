@@ -11,6 +11,7 @@ mod exact_activations;
 mod fold_head_transposes;
 mod fold_weights;
 mod fuse_chains;
+mod join_equal;
 mod join_gates;
 mod join_norms;
 mod links;
@@ -199,6 +200,12 @@ pub const PIPELINE: &[Pass] = &[
         name: "fold_head_transposes",
         does: "Lets attention read and write heads where they lie, without transposes.",
         run: PassFn::Flow(|flow, _| Ok(fold_head_transposes::fold_head_transposes(flow))),
+        ..FUSING
+    },
+    Pass {
+        name: "join_equal",
+        does: "Makes one node of nodes that compute the same of the same.",
+        run: PassFn::Flow(|flow, _| Ok(join_equal::join_equal(flow))),
         ..FUSING
     },
     Pass {
