@@ -16,6 +16,7 @@ mod disguise;
 mod embed;
 mod encoder;
 mod encoder_lengths;
+mod exports;
 mod genai_encoder;
 #[cfg(feature = "grammar")]
 mod grammar;
