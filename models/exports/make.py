@@ -20,7 +20,7 @@ SMALL = dict(
     vocab_size=VOCABULARY, max_position_embeddings=256, n_positions=256, sliding_window=64, decoder_layers=1,
     decoder_attention_heads=4, decoder_ffn_dim=48, image_size=32, patch_size=8, max_source_positions=20, num_mel_bins=8,
     max_target_positions=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
-TEXT = ["llama-ts", "llama-dy", "qwen3-ts", "gemma3_text-dy", "phi-ts", "gpt2-ts", "falcon-dy", "cohere-dy"]
+TEXT = ["llama-ts", "llama-dy", "qwen3-ts", "gemma3_text-dy", "phi-ts", "gpt2-ts", "cohere-dy"]
 OTHER = {"bert-dy": ["input_ids", "attention_mask"], "dinov3_vit-ts": ["pixel_values"],
          "siglip_vision_model-dy": ["pixel_values"], "whisper-dy": ["input_features"]}
 
@@ -78,6 +78,10 @@ def text(name, torch, transformers):
               "past": tuple({0: d, 2: d} for _ in past)}
     about = dict(model_type=name, num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=past[0].shape[1], head_dim=8,
                  hidden_size=32, max_position_embeddings=256, vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2)
+    if name == "gpt2":
+        own = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "hidden_size": "n_embd",
+               "max_position_embeddings": "n_positions"}
+        about = {own.get(key, key): value for key, value in about.items() if key not in ("head_dim", "num_key_value_heads")}
     return Step(), inputs, ["logits"] + [f"present.{part}" for part in parts], axes, shapes, about
 
 

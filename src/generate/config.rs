@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::encoder_config::encoder_decoder;
+use super::encoder_config::{UNLIMITED, encoder_decoder};
 use super::error::GenerateError;
 use super::files::{read_optional, read_text};
 use super::genai_config::genai;
@@ -27,16 +27,27 @@ struct Kind {
     is_encoder_decoder: bool,
 }
 
-/// What `config.json` says of a decoder.
+/// What `config.json` says of a decoder. GPT-2 and others of its time have names of their own.
 #[derive(Deserialize)]
 struct Transformers {
-    num_hidden_layers: usize,
+    num_hidden_layers: Option<usize>,
+    n_layer: Option<usize>,
+    n_layers: Option<usize>,
+    num_layers: Option<usize>,
     num_key_value_heads: Option<usize>,
     num_attention_heads: Option<usize>,
+    n_head: Option<usize>,
+    n_heads: Option<usize>,
+    num_heads: Option<usize>,
     head_dim: Option<usize>,
     hidden_size: Option<usize>,
-    max_position_embeddings: usize,
+    n_embd: Option<usize>,
+    d_model: Option<usize>,
+    max_position_embeddings: Option<usize>,
+    n_positions: Option<usize>,
+    max_seq_len: Option<usize>,
     sliding_window: Option<serde_json::Value>,
+    window_size: Option<serde_json::Value>,
     use_sliding_window: Option<bool>,
     eos_token_id: Option<OneOrMore>,
 }
@@ -44,8 +55,27 @@ struct Transformers {
 impl Transformers {
     /// Tokens that a token sees at most, where that is bounded.
     fn window(&self) -> Option<usize> {
-        let rows = self.sliding_window.as_ref().filter(|_| self.use_sliding_window != Some(false))?;
-        usize::try_from(rows.as_u64()?).ok()
+        let told = self.sliding_window.as_ref().or(self.window_size.as_ref());
+        usize::try_from(told.filter(|_| self.use_sliding_window != Some(false))?.as_u64()?).ok()
+    }
+
+    fn layers(&self) -> Option<usize> {
+        self.num_hidden_layers.or(self.n_layer).or(self.n_layers).or(self.num_layers)
+    }
+
+    fn heads(&self) -> Option<usize> {
+        self.num_attention_heads.or(self.n_head).or(self.n_heads).or(self.num_heads)
+    }
+
+    /// Elements of each head.
+    fn head(&self) -> Option<usize> {
+        let hidden = self.hidden_size.or(self.n_embd).or(self.d_model);
+        self.head_dim.or_else(|| hidden?.checked_div(self.heads()?))
+    }
+
+    /// The longest text. Models without positions of their own, as BLOOM, name none.
+    fn context(&self) -> usize {
+        self.max_position_embeddings.or(self.n_positions).or(self.max_seq_len).unwrap_or(UNLIMITED)
     }
 }
 
@@ -107,15 +137,18 @@ impl Config {
             Err(_) if *file == GraphFile::Any => PathBuf::from("model.onnx"),
             graph => graph?,
         };
-        let per_head = model.hidden_size.zip(model.num_attention_heads);
-        let head = model.head_dim.or(per_head.and_then(|(hidden, heads)| hidden.checked_div(heads)));
+        let layers = model.layers().ok_or_else(|| {
+            let names = "num_hidden_layers, n_layer, n_layers and num_layers";
+            let problem = format!("it has none of {names}: add the number of layers");
+            GenerateError::Content { path: path.clone(), problem }
+        })?;
         Ok(Config {
             graph,
             names: Names::default(),
-            layers: model.num_hidden_layers,
-            heads: [model.num_key_value_heads.or(model.num_attention_heads), head],
-            context: model.max_position_embeddings,
-            max_length: model.max_position_embeddings,
+            layers,
+            heads: [model.num_key_value_heads.or(model.heads()), model.head()],
+            context: model.context(),
+            max_length: model.context(),
             sampling: search.sampling(),
             bans: search.bans(),
             remarks: search.remarks(),
@@ -221,8 +254,16 @@ mod tests {
         let config = Config::read(dir.path(), &GraphFile::Any).unwrap();
         assert_eq!((config.heads, config.context, config.ends), ([Some(4), Some(8)], 64, vec![3]));
         assert_eq!(config.sampling, Sampling::GREEDY);
+        let all = r#"{"n_layer": 3, "n_head": 4, "n_embd": 32, "n_positions": 64, "n_ctx": 32}"#;
+        let bloom = r#"{"n_layer": 3, "n_head": 4, "hidden_size": 32}"#;
+        let mpt = r#"{"n_layers": 3, "n_heads": 4, "d_model": 32, "max_seq_len": 48, "num_layers": 9}"#;
+        for (text, context) in [(all, 64), (bloom, UNLIMITED), (mpt, 48)] {
+            let config = Config::read(folder(&[("config.json", text)]).path(), &GraphFile::Any).unwrap();
+            assert_eq!((config.layers, config.heads, config.context), (3, [Some(4), Some(8)], context));
+        }
         for (told, window) in [
             ("\"sliding_window\": 9", Some(9)),
+            ("\"window_size\": 9", Some(9)),
             ("\"sliding_window\": 9, \"use_sliding_window\": true", Some(9)),
             ("\"sliding_window\": 9, \"use_sliding_window\": false", None),
             ("\"sliding_window\": null", None),
@@ -297,7 +338,7 @@ mod tests {
         assert!(none.contains("genai_config.json, config.json"), "{none}");
         let broken =
             Config::read(folder(&[("config.json", "{}")]).path(), &GraphFile::Any).unwrap_err().to_string();
-        assert!(broken.contains("config.json: missing field"), "{broken}");
+        assert!(broken.contains("config.json: it has none of num_hidden_layers"), "{broken}");
     }
 
     #[test]

@@ -146,10 +146,7 @@ impl Decoder {
             first.vocabulary = io.vocabulary;
         }
         runs.limit_chunk(largest_chunk(planned.info.bytes()));
-        let runs = match Lengths::new(&session, &io, runs, capacity) {
-            Lengths::Long(runs) => Runs::Long(runs),
-            Lengths::Each(runs) => Runs::Growing(runs),
-        };
+        let runs = Runs::of_lengths(Lengths::new(&session, &io, runs, capacity));
         Ok(Decoder { session, io, runs, capacity, lens: vec![0], asked: vec![None] })
     }
 
@@ -644,6 +641,13 @@ fn largest_chunk(logits_bytes: usize) -> usize {
 }
 
 impl Runs {
+    fn of_lengths(lengths: Lengths) -> Self {
+        match lengths {
+            Lengths::Long(runs) => Runs::Long(runs),
+            Lengths::Each(runs) => Runs::Growing(runs),
+        }
+    }
+
     fn new(
         session: &Session,
         io: &DecoderIo,
@@ -668,6 +672,6 @@ impl Runs {
             None => GrowingRuns::new(session, io, tensors)?.0,
         };
         growing.limit_chunk(largest);
-        Ok(Runs::Growing(growing))
+        Ok(Runs::of_lengths(Lengths::new(session, io, growing, capacity)))
     }
 }

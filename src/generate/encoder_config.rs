@@ -9,7 +9,7 @@ use super::graph_file::GraphFile;
 use super::settings::{Config, CrossNames, EncoderConfig, Names, OneOrMore, Search, parse};
 
 /// Tokens of models that name no limit, as those with relative positions.
-const UNLIMITED: usize = 4096;
+pub(super) const UNLIMITED: usize = 4096;
 
 /// What `config.json` says; families of models have several names for the same.
 #[derive(Deserialize)]

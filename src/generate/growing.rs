@@ -126,6 +126,18 @@ impl GrowingRuns {
         Ok(())
     }
 
+    /// Begins the cache of a sequence with the first `len` rows of `rows`.
+    pub(super) fn put(
+        &mut self,
+        session: &Session,
+        sequence: usize,
+        len: usize,
+        rows: &[CacheMemory],
+    ) -> Result<(), GenerateError> {
+        self.memory[sequence] = Some(rows.to_vec());
+        self.reserve(session, sequence, len)
+    }
+
     /// Runs the first tokens of a call, which is of one sequence.
     pub(super) fn run(&mut self, call: &Call<'_>) -> Result<Ran, GenerateError> {
         let (sequence, len) = (call.sequences.start, call.lens()[0]);

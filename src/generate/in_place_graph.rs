@@ -13,10 +13,10 @@ use super::graph_cache::GraphCache;
 use super::graph_edit::GraphEdit;
 use super::input::IntInput;
 use crate::dtype::DType;
-use crate::graph::{Graph, Node, NodeId, Tensor, TensorId};
+use crate::graph::{Graph, Node, NodeId, Origin, Tensor, TensorId};
 use crate::ops::attention::{Attention, MultiHeadAttention, TensorScatter};
 use crate::ops::movement::{Concat, Slice, Transpose};
-use crate::ops::pointwise::Identity;
+use crate::ops::pointwise::{Cast, Identity};
 use crate::ops::shape_ops::{Reshape, ShapeOf};
 use crate::ops::{Operator, add, sub};
 use crate::session::{Binding, BindingBuilder, Memory, Session};
@@ -144,7 +144,8 @@ fn changed(graph: &Graph, ids: &str, tensors: &[CacheTensor]) -> Option<(Graph, 
     (is_whole && is_once).then_some((change.edit.graph, change.masked))
 }
 
-/// The graph with caches read directly where it reads a copy; nothing where a copy is an output.
+/// The graph with caches read directly where it reads a copy, and given directly where it gives one; nothing where a copy
+/// of what it reads is an output.
 fn without_copies(graph: &Graph, caches: &[Cache]) -> Option<Graph> {
     let mut changed = graph.clone();
     for n in 0..changed.nodes.len() {
@@ -159,7 +160,29 @@ fn without_copies(graph: &Graph, caches: &[Cache]) -> Option<Graph> {
         let inputs = changed.nodes.iter_mut().flat_map(|node| node.inputs.iter_mut());
         inputs.filter(|input| **input == Some(copy)).for_each(|input| *input = Some(past));
     }
+    caches.iter().for_each(|cache| give_directly(&mut changed, cache));
     Some(changed)
+}
+
+/// Where a node only copies what another one makes to the output of a cache, the other one writes the output, and the node
+/// copies that.
+fn give_directly(graph: &mut Graph, cache: &Cache) {
+    let (present, dtype) = (cache.own.present, graph.tensor(cache.own.past).dtype);
+    let Some(copy) = graph.nodes.iter().position(|node| node.outputs[..] == [Some(present)]) else { return };
+    let node = &graph.nodes[copy];
+    let is_cast = node.op.downcast_ref::<Cast>().is_some_and(|cast| cast.to.is_some() && cast.to == dtype);
+    let &[Some(made)] = &node.inputs[..] else { return };
+    let maker = graph.nodes.iter().position(|node| node.outputs[..] == [Some(made)]);
+    let Some(maker) =
+        maker.filter(|&maker| (is_cast || is_copy(node)) && cache.own.is_read(&graph.nodes[maker], 0))
+    else {
+        return;
+    };
+    for (n, output) in [(maker, present), (copy, made)] {
+        graph.nodes[n].outputs = vec![Some(output)];
+        graph.tensors[output.index()].origin = Origin::Node { node: NodeId(n as u32), output: 0 };
+    }
+    graph.nodes[copy].inputs = vec![Some(present)];
 }
 
 /// Whether a node gives its only input.

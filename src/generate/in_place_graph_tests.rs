@@ -82,7 +82,11 @@ fn built(form: Form, change: impl FnOnce(&mut GraphBuilder, [TensorId; 2])) -> S
             let appended = |g: &mut GraphBuilder, past, new| {
                 g.op(Arc::new(Concat { axis: -2 }) as Arc<dyn Operator>, &[past, new])
             };
-            let (k, v) = (appended(&mut g, read[0], k), appended(&mut g, read[1], v));
+            let (mut k, mut v) = (appended(&mut g, read[0], k), appended(&mut g, read[1], v));
+            if form == (Form::Concat { copied: true }) {
+                k = g.op(cast(DType::F32), &[k]);
+                v = g.op(Arc::new(Identity) as Arc<dyn Operator>, &[v]);
+            }
             let turned =
                 g.op(Arc::new(Transpose { perm: Some(vec![0, 1, 3, 2]) }) as Arc<dyn Operator>, &[k]);
             let scores = g.op(Arc::new(MatMul::default()) as Arc<dyn Operator>, &[q, turned]);

@@ -1,5 +1,6 @@
-//! Runs of decoders that read an encoder, with a cache that has more rows than tokens: one plan serves all lengths up to a
-//! power of two. The graph is changed for it ([`MaskedGraph`]); whether it computes the same then is measured once.
+//! Runs of decoders that compute of the length of their cache, with a cache that has more rows than tokens: one plan serves all
+//! lengths up to a power of two. The graph is changed for it ([`MaskedGraph`]); whether it computes the same then is measured
+//! once. Decoders that read an encoder run so, and others that do not heed their mask.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,6 +22,9 @@ use crate::session::{Binding, Session, SessionError};
 
 /// The fewest tokens of a cache for which plans are saved.
 const SMALLEST_CAPACITY: usize = 4;
+
+/// Tokens after others that are run at once, and not one by one.
+const FEWEST_AT_ONCE: usize = 16;
 
 /// Rows of an encoder's output with rows that are hidden, for a measurement.
 const FILLED_ROWS: usize = 16;
@@ -91,7 +95,7 @@ impl Lengths {
 
 /// What the graph as it is gives for a few tokens.
 struct Measured {
-    encoded: Encoded,
+    encoded: Option<Encoded>,
     tokens: [u32; 3],
     /// The logits of each token after the first one.
     logits: Vec<Vec<f32>>,
@@ -106,9 +110,11 @@ impl Measured {
     ) -> Result<Self, GenerateError> {
         let last = io.vocabulary.saturating_sub(1) as u32;
         let tokens = [last.min(1), last.min(2), last.min(3)];
-        let rows = plain.cross().map_or(1, CrossRuns::some_rows);
-        let encoded = sample(plain, session, io, rows, rows)?;
-        begin(plain, &encoded)?;
+        let encoded = match plain.cross().map(CrossRuns::some_rows) {
+            Some(rows) => Some(sample(plain, session, io, rows, rows)?),
+            None => None,
+        };
+        begin(plain, encoded.as_ref())?;
         let mut logits = Vec::new();
         for at in 0..tokens.len() {
             logits.extend(plain.run(&call(session, io, &tokens[at..=at], &[at], capacity))?.rows);
@@ -176,10 +182,10 @@ fn sample_rows(
     Ok(memory)
 }
 
-fn begin(plain: &mut GrowingRuns, encoded: &Encoded) -> Result<(), GenerateError> {
+fn begin(plain: &mut GrowingRuns, encoded: Option<&Encoded>) -> Result<(), GenerateError> {
     plain.resize(1);
-    match plain.cross_mut() {
-        Some(cross) => cross.begin(0, encoded.clone()),
+    match plain.cross_mut().zip(encoded) {
+        Some((cross, encoded)) => cross.begin(0, encoded.clone()),
         None => Ok(()),
     }
 }
@@ -199,7 +205,7 @@ impl LongRuns {
             let row = ran.rows.into_iter().next_back();
             row.is_some_and(|row| near(&wanted.logits[at - 1], &row.into_logits()))
         };
-        begin(&mut self.plain, &wanted.encoded)?;
+        begin(&mut self.plain, wanted.encoded.as_ref())?;
         self.plain.fill_up(first > 1);
         let ran = self.first(&call(session, io, &tokens[..first], &[0], capacity))?;
         if ran.taken != first || (first > 1 && !is_near(first - 1, ran)) {
@@ -239,7 +245,7 @@ impl LongRuns {
         let mut all = Vec::new();
         for rows in [real, FILLED_ROWS] {
             let encoded = sample(plain, session, io, rows, real)?;
-            begin(plain, &encoded)?;
+            begin(plain, Some(&encoded))?;
             let mut logits = Vec::new();
             for at in 0..tokens.len() {
                 let ran = plain.run(&call(session, io, &tokens[at..=at], &[at], capacity))?;
@@ -327,6 +333,10 @@ impl LongRuns {
         if len == 0 {
             return self.first(call);
         }
+        // The changed graph has one token. A run of several makes a plan of its own.
+        if call.tokens.len() >= FEWEST_AT_ONCE && self.cross().is_none() {
+            return self.several(call);
+        }
         self.reserve(call.session, sequence, len, len)?;
         let all = self.memory(sequence).first().map_or(0, |memory| memory.rows);
         let rows = if self.is_in_place() { all.saturating_sub(1) } else { all };
@@ -335,6 +345,7 @@ impl LongRuns {
         // Not there while it runs: a cache with more rows may be needed for what it appends.
         let Some(mut step) = self.steps.remove(&sequence) else { return Err(SessionError::NotRun.into()) };
         call.write_tokens(&mut step.binding, 1)?;
+        call.ask(&mut step.binding, &step.logits, 1)?;
         let own = if self.is_in_place() { len } else { rows };
         if let Some(mask) = &call.io.mask {
             let values: Vec<i64> = (0..=rows).map(|at| i64::from(at < len || at == own)).collect();
@@ -366,14 +377,29 @@ impl LongRuns {
 
     /// Runs the first tokens of a text.
     fn first(&mut self, call: &Call<'_>) -> Result<Ran, GenerateError> {
-        let sequence = call.sequences.start;
         let ran = self.plain.run(call)?;
-        self.memory[sequence] = None;
-        self.reserve(call.session, sequence, ran.taken, 0)?;
+        self.memory[call.sequences.start] = None;
+        self.keep(call, ran)
+    }
+
+    /// Runs several tokens after those in the cache by the graph as it is.
+    fn several(&mut self, call: &Call<'_>) -> Result<Ran, GenerateError> {
+        let (sequence, len) = (call.sequences.start, call.lens()[0]);
+        let kept = self.memory[sequence].take().unwrap_or_default();
+        self.steps.remove(&sequence);
+        self.plain.put(call.session, sequence, len, &kept)?;
+        let ran = self.plain.run(call)?;
+        self.keep(call, ran)
+    }
+
+    /// Takes the cache after a run of the graph as it is.
+    fn keep(&mut self, call: &Call<'_>, ran: Ran) -> Result<Ran, GenerateError> {
+        let (sequence, len) = (call.sequences.start, call.lens()[0] + ran.taken);
+        self.reserve(call.session, sequence, len, 0)?;
         let made = self.plain.take(sequence);
         for ((tensor, made), memory) in self.plain.tensors().iter().zip(&made).zip(self.memory(sequence)) {
             let of = |memory| Rows { memory, sequence: 0, at: 0 };
-            of(made).copy_to(&of(memory), tensor, ran.taken)?;
+            of(made).copy_to(&of(memory), tensor, len)?;
         }
         finish(self.memory(sequence))?;
         Ok(ran)

@@ -549,6 +549,9 @@ fn input_sizes(graph: &Graph, io: &DecoderIo, tensors: &[CacheTensor]) -> Option
         if is(io.mask.as_ref(), name) {
             return Some((integers, vec![one, Size::Len(1)]));
         }
+        if let Some(dims) = io.scan.as_ref().and_then(|scan| scan.sizes(name)) {
+            return Some((decl.dtype?, dims.into_iter().map(Size::Fixed).collect()));
+        }
         if is(io.cache_positions.as_ref(), name) || is(io.past_len.as_ref(), name) {
             return Some((integers, vec![one]));
         }

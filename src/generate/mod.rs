@@ -26,8 +26,8 @@
 //!
 //! Keys and values of earlier tokens lie in a cache. Graphs with GroupQueryAttention get one of a fixed length, so that
 //! all tokens share one plan. A graph that appends to its cache gets one with more rows than tokens, which its mask hides;
-//! one plan serves all lengths up to a power of two. A graph that does not heed its mask is planned anew for each token,
-//! which [`Generator::remarks`] says. A prompt runs in chunks of a few sizes; the last one may be filled up with tokens
+//! one plan serves all lengths up to a power of two. A graph that does not heed its mask gets what it computes of the cache's
+//! length as inputs. Where that does not give the same it is planned anew for each token, which [`Generator::remarks`] says. A prompt runs in chunks of a few sizes; the last one may be filled up with tokens
 //! that the next run overwrites. Decoders that read an encoder have no mask for their cache: their graph is changed so that
 //! rows may be hidden. Where pages are asked for ([`ModelFolder::in_pages`]), a graph with GroupQueryAttention is changed to
 //! keep keys and values in a [`PagePool`], which texts that begin alike share.

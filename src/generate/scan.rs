@@ -165,6 +165,16 @@ impl ScanIo {
         Ok(builder.input(&self.settings, settings).input(&self.marks, marks))
     }
 
+    /// The sizes of its input `name` for one sequence.
+    pub(super) fn sizes(&self, name: &str) -> Option<Vec<usize>> {
+        let settings = vec![1, Wanted::nothing().len()];
+        let marks = vec![1, 2, mark_words(self.vocabulary)];
+        [(&self.settings, settings), (&self.marks, marks)]
+            .into_iter()
+            .find(|(of, _)| *of == name)
+            .map(|(_, s)| s)
+    }
+
     /// Writes what is asked of each sequence: a request, and the line that its logits are in.
     pub(super) fn write(
         &self,

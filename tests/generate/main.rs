@@ -132,16 +132,30 @@ fn a_graph_that_appends_to_its_cache_gives_the_same_tokens_with_a_handful_of_pla
     }
 }
 
-/// Its windows count the rows of the cache, hidden ones too.
+/// Its windows count the rows of the cache, hidden ones too, and so it gets what it computes of the length as inputs.
 #[test]
 fn a_graph_that_appends_and_has_windows_gives_the_tokens_of_onnxruntime() {
     let case = &expected("sliding")[0];
-    let mut long = open(&folder("sliding"), &cpu(), None).unwrap();
-    assert!(long.remarks()[0].contains("planned anew"), "{:?}", long.remarks());
-    assert_eq!(generate(&mut long, &case.prompt, &exactly(case.tokens.len())).tokens, case.tokens);
-    // No window ends within so few tokens.
     for context in devices() {
         let name = &context.info().name;
+        let mut long = open(&folder("sliding"), &context, None).unwrap();
+        assert!(long.remarks().is_empty(), "{name}: {:?}", long.remarks());
+        let before = long.plans_made();
+        assert_eq!(
+            generate(&mut long, &case.prompt, &exactly(case.tokens.len())).tokens,
+            case.tokens,
+            "{name}"
+        );
+        let plans = long.plans_made() - before;
+        assert!(plans <= 5, "{name}: {plans} plans");
+        // What was generated becomes the prompt: few of its tokens run one by one, many at once.
+        for new in [3, 40] {
+            let ids: Vec<u32> = case.prompt_tokens.iter().chain(&case.tokens[..new]).copied().collect();
+            generate(&mut long, &case.prompt, &exactly(1));
+            let made = long.generate(Prompt::Tokens(&ids), &exactly(8), |_| ControlFlow::Continue(()));
+            assert_eq!(made.unwrap().tokens, case.tokens[new..new + 8], "{name}");
+        }
+        // No window ends within so few tokens.
         let mut short = open(&folder("sliding"), &context, Some(72)).unwrap();
         assert!(short.remarks().is_empty(), "{name}: {:?}", short.remarks());
         assert_eq!(generate(&mut short, &case.prompt, &exactly(60)).tokens, case.tokens[..60], "{name}");

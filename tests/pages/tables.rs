@@ -190,6 +190,20 @@ fn peer_operators(records: &Records) -> String {
     )
 }
 
+/// Models as an exporter writes them, beside PyTorch.
+fn exports(records: &Records) -> String {
+    let types = [["float32; onepool", "float32; torch"], ["float16; onepool", "float16; torch"]];
+    let (rows, ratios) = beside_torch(records, H200, "export", types);
+    let means = ratios.map(|ratios| geometric_mean(&ratios));
+    format!(
+        "Geometric means of the ratios: {:.2} in float32, {:.2} in float16. Milliseconds, {H200}, {}.\n\n{}",
+        means[0],
+        means[1],
+        records.days_on(H200, "export"),
+        table(&["model", "float32", "PyTorch", "ratio", "float16", "PyTorch", "ratio"], &rows)
+    )
+}
+
 fn peer_models(records: &Records) -> String {
     let types = [["float32; onepool", "float32; torch"], ["float16; onepool", "float16; torch"]];
     let (mut rows, ratios) = beside_torch(records, H200, "peer model", types);
@@ -539,6 +553,7 @@ pub(crate) fn all(records: &Records) -> Vec<(&'static str, String)> {
         ("operators", operators(records)),
         ("peer-operators", peer_operators(records)),
         ("peer-models", peer_models(records)),
+        ("exports", exports(records)),
         ("language", language(records)),
         ("caches", caches(records)),
         ("appending", appending(records)),
