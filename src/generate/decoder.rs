@@ -146,7 +146,7 @@ impl Decoder {
             first.vocabulary = io.vocabulary;
         }
         runs.limit_chunk(largest_chunk(planned.info.bytes()));
-        let runs = Runs::of_lengths(Lengths::new(&session, &io, runs, capacity));
+        let runs = Runs::of_lengths(Lengths::new(&session, &io, runs, (capacity, None)));
         Ok(Decoder { session, io, runs, capacity, lens: vec![0], asked: vec![None] })
     }
 
@@ -672,6 +672,6 @@ impl Runs {
             None => GrowingRuns::new(session, io, tensors)?.0,
         };
         growing.limit_chunk(largest);
-        Ok(Runs::of_lengths(Lengths::new(session, io, growing, capacity)))
+        Ok(Runs::of_lengths(Lengths::new(session, io, growing, (capacity, window))))
     }
 }

@@ -16,7 +16,7 @@ use super::input::floats;
 use super::io::DecoderIo;
 use super::logits::{Logits, near};
 use super::masked_graph::MaskedGraph;
-use super::padded::{SMALLEST_CACHE, UNSEEN, rows_for};
+use super::padded::{SMALLEST_CACHE, UNSEEN, rows_beyond, rows_for};
 use super::scan::Row;
 use crate::session::{Binding, Session, SessionError};
 
@@ -37,6 +37,8 @@ pub(super) struct LongRuns {
     graph: MaskedGraph,
     /// Tokens that a sequence may have.
     capacity: usize,
+    /// Rows of the smallest cache.
+    smallest: usize,
     /// The cache of each sequence, once there is a token in it.
     memory: Vec<Option<Vec<CacheMemory>>>,
     /// Bound runs by sequence.
@@ -63,8 +65,14 @@ pub(super) enum Lengths {
 }
 
 impl Lengths {
-    /// Changes the graph of `plain` so that one plan serves several lengths, where that computes the same.
-    pub(super) fn new(session: &Session, io: &DecoderIo, mut plain: GrowingRuns, capacity: usize) -> Self {
+    /// Changes the graph of `plain` so that one plan serves several lengths, where that computes the same. A graph whose
+    /// tokens see the last `window` rows alone may take them from the end of the cache, which shows where it has more.
+    pub(super) fn new(
+        session: &Session,
+        io: &DecoderIo,
+        mut plain: GrowingRuns,
+        (capacity, window): (usize, Option<usize>),
+    ) -> Self {
         if capacity < SMALLEST_CAPACITY {
             return Lengths::Each(plain);
         }
@@ -76,7 +84,9 @@ impl Lengths {
             plain.resize(1);
             return Lengths::Each(plain);
         };
-        let mut long = LongRuns { plain, graph, capacity, memory: vec![None], steps: BTreeMap::new() };
+        let smallest = rows_beyond(window, capacity);
+        let (memory, steps) = (vec![None], BTreeMap::new());
+        let mut long = LongRuns { plain, graph, capacity, smallest, memory, steps };
         let gives = |long: &mut LongRuns, first| {
             let gives = |unseen| long.gives(session, io, &wanted, (first, unseen)).unwrap_or(false);
             UNSEEN.into_iter().all(gives)
@@ -88,6 +98,7 @@ impl Lengths {
         }
         let fills_up = gives(&mut long, 2);
         long.resize(1);
+        long.smallest = SMALLEST_CACHE;
         long.plain.fill_up(is_exact && fills_up);
         if is_exact { Lengths::Long(Box::new(long)) } else { Lengths::Each(long.plain) }
     }
@@ -311,7 +322,7 @@ impl LongRuns {
         kept: usize,
     ) -> Result<(), GenerateError> {
         let in_place = usize::from(self.is_in_place());
-        let rows = rows_for(len.max(1), [in_place, 1 - in_place], (SMALLEST_CACHE, self.capacity));
+        let rows = rows_for(len.max(1), [in_place, 1 - in_place], (self.smallest, self.capacity));
         if self.memory(sequence).first().is_some_and(|memory| memory.rows == rows) {
             return Ok(());
         }
@@ -385,10 +396,16 @@ impl LongRuns {
     /// Runs several tokens after those in the cache by the graph as it is.
     fn several(&mut self, call: &Call<'_>) -> Result<Ran, GenerateError> {
         let (sequence, len) = (call.sequences.start, call.lens()[0]);
-        let kept = self.memory[sequence].take().unwrap_or_default();
-        self.steps.remove(&sequence);
+        let kept = self.memory(sequence).to_vec();
         self.plain.put(call.session, sequence, len, &kept)?;
-        let ran = self.plain.run(call)?;
+        let ran = self.plain.run(call);
+        if ran.is_err() {
+            // The cache stays as it was.
+            self.plain.take(sequence);
+        }
+        let ran = ran?;
+        self.steps.remove(&sequence);
+        self.memory[sequence] = None;
         self.keep(call, ran)
     }
 

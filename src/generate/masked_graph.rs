@@ -16,6 +16,7 @@ use crate::dtype::DType;
 use crate::graph::{Graph, Node, NodeId, Origin, Tensor, TensorId, TensorInfo};
 use crate::operator::{Control, Fact, OpCx, Structure};
 use crate::ops;
+use crate::ops::attention::Attention;
 use crate::plan;
 use crate::session::{Binding, BindingBuilder, Memory, Session};
 use crate::shape::{Dim, Shape, normalize_axis};
@@ -456,6 +457,11 @@ impl<'f> Change<'f> {
             }
             let sizes = (0..all.len()).map(|at| if at == axis { all[at] } else { Size::Fixed(1) });
             return self.add(n, 0, sizes.collect());
+        }
+        // A window ends at the query's place, which is not that of its row.
+        let window = node.op.downcast_ref::<Attention>().map_or([None; 2], |op| op.window);
+        if window != [None; 2] {
+            return None;
         }
         // Keys before the run, and its own; what is added to the scores.
         let (past, keys, bias) = match node.op.name() {

@@ -107,6 +107,12 @@ pub(super) fn rows_for(len: usize, [spare, size]: [usize; 2], (smallest, capacit
     }
 }
 
+/// Rows of the smallest cache of which a token sees the last `window` alone, where there may be more.
+pub(super) fn rows_beyond(window: Option<usize>, capacity: usize) -> usize {
+    let window = window.filter(|window| *window < capacity);
+    window.map_or(SMALLEST_CACHE, |rows| (rows + 1).next_power_of_two().max(SMALLEST_CACHE))
+}
+
 impl PaddedRuns {
     pub(super) fn new(
         session: &Session,
@@ -157,9 +163,7 @@ impl PaddedRuns {
         io: &DecoderIo,
         window: Option<usize>,
     ) -> Result<bool, GenerateError> {
-        let wider =
-            window.filter(|window| *window < self.capacity).map_or(0, |rows| (rows + 1).next_power_of_two());
-        self.smallest = wider.max(SMALLEST_CACHE);
+        self.smallest = rows_beyond(window, self.capacity);
         let last = io.vocabulary.saturating_sub(1) as u32;
         let tokens = &[1, 2, 3].map(|token| last.min(token))[..self.capacity.min(3)];
         let whole = self.after(session, io, tokens, 0, UNSEEN[0])?;

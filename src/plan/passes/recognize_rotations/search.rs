@@ -1,5 +1,6 @@
 //! The search for rotations in a flow.
 
+use crate::dtype::DType;
 use crate::expr::{Expr, Indexing, PointwiseDesc, UnaryOp};
 use crate::graph::StorageScope;
 use crate::operator::{Elementwise, Structure, View, ViewStep};
@@ -77,7 +78,8 @@ impl<'a> Search<'a> {
     /// The rotation of `x`, where `turned` is what its pairs turn into, by two tables.
     fn of(&self, last: usize, [x, turned]: [ValueId; 2], [cos, sin]: [ValueId; 2]) -> Option<Match> {
         let &[batch, _, rows, elements] = self.shape(x).dims() else { return None };
-        let fits = self.shape(turned) == self.shape(x) && elements % 2 == 0 && elements > 0;
+        let halves = elements % 2 == 0 && elements > 0 && self.shape(turned) == self.shape(x);
+        let fits = halves && matches!(self.flow.values[x].info.dtype, DType::F32 | DType::F16);
         let of = |table: ValueId| {
             let dims = self.shape(table).dims();
             let (first, rest) = dims.split_at(dims.len().checked_sub(2)?);
