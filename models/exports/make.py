@@ -21,8 +21,7 @@ SMALL = dict(
     decoder_attention_heads=4, decoder_ffn_dim=48, image_size=32, patch_size=8, max_source_positions=20, num_mel_bins=8,
     max_target_positions=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
 TEXT = ["llama-ts", "llama-dy", "qwen3-ts", "gemma3_text-dy", "phi-ts", "gpt2-ts", "cohere-dy"]
-OTHER = {"bert-dy": ["input_ids", "attention_mask"], "dinov3_vit-ts": ["pixel_values"],
-         "siglip_vision_model-dy": ["pixel_values"], "whisper-dy": ["input_features"]}
+OTHER = {"bert-dy": ["input_ids", "attention_mask"], "siglip_vision_model-dy": ["pixel_values"], "whisper-dy": ["input_features"]}
 
 
 def small(config):

@@ -35,7 +35,7 @@ const fn export(name: &'static str, [attention, rotations, norms]: [usize; 3], t
     Export { name, attention, rotations, norms, text }
 }
 
-const EXPORTS: [Export; 11] = [
+const EXPORTS: [Export; 10] = [
     export("llama-ts", [2, 4, 5], true),
     export("llama-dy", [2, 4, 5], true),
     export("qwen3-ts", [2, 4, 9], true),
@@ -44,7 +44,6 @@ const EXPORTS: [Export; 11] = [
     export("gpt2-ts", [2, 0, 0], true),
     export("cohere-dy", [2, 4, 3], true),
     export("bert-dy", [2, 0, 0], false),
-    export("dinov3_vit-ts", [2, 4, 0], false),
     export("siglip_vision_model-dy", [3, 0, 0], false),
     export("whisper-dy", [2, 0, 0], false),
 ];
