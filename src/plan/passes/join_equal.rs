@@ -17,7 +17,8 @@ pub(super) fn join_equal(flow: &mut Flow) -> usize {
     let mut stands_for: Vec<ValueId> = (0..flow.values.len()).collect();
     let mut constants: HashMap<(DType, Vec<usize>, &[u8]), ValueId> = HashMap::new();
     for (v, value) in flow.values.iter().enumerate() {
-        let small = value.constant.as_ref().filter(|c| c.bytes().len() <= SMALL);
+        // The bytes of a parameter that is kept in the layout of a kernel would be made anew.
+        let small = value.constant.as_ref().filter(|_| value.info.bytes() <= SMALL);
         if let Some(constant) = small.filter(|_| value.scope == StorageScope::default()) {
             let key = (value.info.dtype, value.info.shape.to_vec(), constant.bytes());
             stands_for[v] = *constants.entry(key).or_insert(v);

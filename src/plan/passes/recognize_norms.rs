@@ -226,6 +226,8 @@ impl Search<'_> {
             return Some(*expr);
         }
         let expr = match &self.flow.values[v].constant {
+            // The bytes of a parameter that is kept in the layout of a kernel would be made anew.
+            Some(_) if self.flow.values[v].info.elements() != 1 => return None,
             Some(constant) => match constant.as_slice::<f32>().ok()? {
                 [one] => desc.constant(*one).ok()?,
                 _ => return None,
