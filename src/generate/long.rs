@@ -403,10 +403,7 @@ impl LongRuns {
             // The cache stays as it was.
             self.plain.take(sequence);
         }
-        let ran = ran?;
-        self.steps.remove(&sequence);
-        self.memory[sequence] = None;
-        self.keep(call, ran)
+        self.keep(call, ran?)
     }
 
     /// Takes the cache after a run of the graph as it is.
