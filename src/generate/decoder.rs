@@ -12,6 +12,7 @@ use super::fixed::{FixedPlan, FixedRuns};
 use super::growing::GrowingRuns;
 use super::io::DecoderIo;
 use super::long::{Lengths, LongRuns};
+use super::narrow_caches::{narrowed, narrowed_all};
 use super::padded::{PaddedPlan, PaddedRuns};
 use super::paged::PagedRuns;
 use super::paged_graph::in_pages;
@@ -82,6 +83,7 @@ impl Decoder {
         sample_on: SampleOn,
     ) -> Result<Self, GenerateError> {
         let capacity = capacity_of(config, context)?;
+        let session = narrowed(&session, config).unwrap_or(session);
         let session = in_cache_type(&session, config)?.unwrap_or(session);
         let (mut io, tensors) = DecoderIo::find(&session, config)?;
         let session = io.scanned(session, sample_on)?;
@@ -128,6 +130,11 @@ impl Decoder {
         made: Option<&[String]>,
     ) -> Result<Self, GenerateError> {
         let capacity = capacity_of(config, context)?;
+        let sessions: Vec<&Session> = std::iter::once(&session).chain(&first).collect();
+        let mut narrow =
+            narrowed_all(&sessions, config, config.cache_names().chain(config.cross_names())).into_iter();
+        let session = narrow.next().flatten().unwrap_or(session);
+        let first = first.map(|first| narrow.next().flatten().unwrap_or(first));
         let (mut io, tensors) = DecoderIo::find(&session, config)?;
         let first = match first {
             Some(first) => {

@@ -1,7 +1,10 @@
 //! Where a graph has its caches: inputs with keys or values before a run, and the outputs that have them after it.
 
 use super::settings::Config;
-use crate::graph::{Graph, Node, TensorId};
+use crate::graph::{Graph, Node, NodeId, Origin, TensorId};
+use crate::ops::attention::{Attention, GroupQueryAttention, MultiHeadAttention};
+use crate::ops::movement::Concat;
+use crate::ops::pointwise::{Cast, Identity};
 use crate::shape::Dim;
 
 /// The inputs of GroupQueryAttention that are its caches, keys first, and the outputs that have them after a run.
@@ -43,6 +46,29 @@ impl GraphCache {
         node.inputs.get(input) == Some(&Some(self.past))
     }
 
+    /// Where a node only copies what another one makes of it to its output, the other one writes the output, and the node
+    /// copies that. Nodes may be out of order then.
+    pub(super) fn give_directly(self, graph: &mut Graph) {
+        let dtype = graph.tensor(self.past).dtype;
+        let Some(copy) = graph.nodes.iter().position(|node| node.outputs[..] == [Some(self.present)]) else {
+            return;
+        };
+        let node = &graph.nodes[copy];
+        let is_cast =
+            node.op.downcast_ref::<Cast>().is_some_and(|cast| cast.to.is_some() && cast.to == dtype);
+        let &[Some(made)] = &node.inputs[..] else { return };
+        let Origin::Node { node: maker, output } = graph.tensor(made).origin else { return };
+        let reads = graph.node(maker).inputs.contains(&Some(self.past)) && appends(graph.node(maker));
+        if !(reads && (is_cast || is_copy(node))) {
+            return;
+        }
+        graph.nodes[maker.index()].outputs[output as usize] = Some(self.present);
+        graph.nodes[copy].outputs = vec![Some(made)];
+        graph.nodes[copy].inputs = vec![Some(self.present)];
+        graph.tensors[self.present.index()].origin = Origin::Node { node: maker, output };
+        graph.tensors[made.index()].origin = Origin::Node { node: NodeId(copy as u32), output: 0 };
+    }
+
     /// Whether output `output` of a node is it after a run.
     pub(super) fn is_given(self, node: &Node, output: usize) -> bool {
         node.outputs.get(output) == Some(&Some(self.present))
@@ -57,4 +83,20 @@ pub(super) fn heads(graph: &Graph, cache: TensorId, config: &Config) -> [Option<
     };
     let [heads, elements] = config.heads;
     [declared(1).or(heads), declared(3).or(elements)]
+}
+
+/// Whether a node gives its only input.
+pub(super) fn is_copy(node: &Node) -> bool {
+    let op = node.op.as_ref();
+    node.inputs.len() == 1
+        && (op.downcast_ref::<Identity>().is_some() || op.downcast_ref::<Concat>().is_some())
+}
+
+/// Whether a node gives the caches that it reads, with more rows.
+fn appends(node: &Node) -> bool {
+    let op = node.op.as_ref();
+    op.downcast_ref::<Concat>().is_some()
+        || op.downcast_ref::<Attention>().is_some()
+        || op.downcast_ref::<MultiHeadAttention>().is_some()
+        || op.downcast_ref::<GroupQueryAttention>().is_some()
 }

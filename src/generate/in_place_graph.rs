@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use super::cache::{CacheMemory, CacheTensor};
 use super::error::GenerateError;
-use super::graph_cache::GraphCache;
+use super::graph_cache::{GraphCache, is_copy};
 use super::graph_edit::GraphEdit;
 use super::input::IntInput;
 use crate::dtype::DType;
-use crate::graph::{Graph, Node, NodeId, Origin, Tensor, TensorId};
+use crate::graph::{Graph, Node, NodeId, Tensor, TensorId};
 use crate::ops::attention::{Attention, MultiHeadAttention, TensorScatter};
 use crate::ops::movement::{Concat, Slice, Transpose};
-use crate::ops::pointwise::{Cast, Identity};
 use crate::ops::shape_ops::{Reshape, ShapeOf};
 use crate::ops::{Operator, add, sub};
 use crate::session::{Binding, BindingBuilder, Memory, Session};
@@ -160,36 +159,8 @@ fn without_copies(graph: &Graph, caches: &[Cache]) -> Option<Graph> {
         let inputs = changed.nodes.iter_mut().flat_map(|node| node.inputs.iter_mut());
         inputs.filter(|input| **input == Some(copy)).for_each(|input| *input = Some(past));
     }
-    caches.iter().for_each(|cache| give_directly(&mut changed, cache));
+    caches.iter().for_each(|cache| cache.own.give_directly(&mut changed));
     Some(changed)
-}
-
-/// Where a node only copies what another one makes to the output of a cache, the other one writes the output, and the node
-/// copies that.
-fn give_directly(graph: &mut Graph, cache: &Cache) {
-    let (present, dtype) = (cache.own.present, graph.tensor(cache.own.past).dtype);
-    let Some(copy) = graph.nodes.iter().position(|node| node.outputs[..] == [Some(present)]) else { return };
-    let node = &graph.nodes[copy];
-    let is_cast = node.op.downcast_ref::<Cast>().is_some_and(|cast| cast.to.is_some() && cast.to == dtype);
-    let &[Some(made)] = &node.inputs[..] else { return };
-    let maker = graph.nodes.iter().position(|node| node.outputs[..] == [Some(made)]);
-    let Some(maker) =
-        maker.filter(|&maker| (is_cast || is_copy(node)) && cache.own.is_read(&graph.nodes[maker], 0))
-    else {
-        return;
-    };
-    for (n, output) in [(maker, present), (copy, made)] {
-        graph.nodes[n].outputs = vec![Some(output)];
-        graph.tensors[output.index()].origin = Origin::Node { node: NodeId(n as u32), output: 0 };
-    }
-    graph.nodes[copy].inputs = vec![Some(present)];
-}
-
-/// Whether a node gives its only input.
-fn is_copy(node: &Node) -> bool {
-    let op = node.op.as_ref();
-    node.inputs.len() == 1
-        && (op.downcast_ref::<Identity>().is_some() || op.downcast_ref::<Concat>().is_some())
 }
 
 impl Change {

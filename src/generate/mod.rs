@@ -71,6 +71,7 @@ mod logits;
 mod long;
 mod mask_length;
 mod masked_graph;
+mod narrow_caches;
 mod padded;
 mod page_plan;
 mod paged;

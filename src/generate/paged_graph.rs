@@ -15,6 +15,7 @@ use super::error::GenerateError;
 use super::graph_cache::{GraphCache, PAST, heads};
 use super::graph_edit::GraphEdit;
 use super::masked_graph::{MOST_KNOWN, node_facts, value};
+use super::narrow_caches::narrowed;
 use super::settings::Config;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Node, NodeId, Origin, Tensor, TensorId, TensorInfo};
@@ -39,6 +40,8 @@ const SINKS: usize = 11;
 /// The session of the same model with its cache in pages; nothing where `session` has them already.
 pub(super) fn in_pages(session: &Session, config: &Config) -> Result<Option<Session>, GenerateError> {
     // Pages are float16 where that is asked for: conversions around attention take longer than they save on a card.
+    let narrow = narrowed(session, config);
+    let session = narrow.as_ref().unwrap_or(session);
     let typed = match config.cache_type {
         Some(_) => in_cache_type(session, config)?,
         None => None,

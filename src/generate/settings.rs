@@ -75,6 +75,16 @@ impl Config {
             both.clone().map(move |(past, present)| [past, present].map(|name| layer_name(name, layer)))
         })
     }
+
+    /// Names of the keys and values of an encoder's output of all layers, and of the decoder's outputs that make them.
+    pub(super) fn cross_names(&self) -> impl Iterator<Item = [String; 2]> {
+        let names = self.encoder.as_ref().map(|encoder| &encoder.names);
+        let both = names.and_then(|names| names.past.as_ref().zip(names.by_decoder.as_ref()));
+        let both = both.into_iter().flat_map(|(past, present)| past.iter().zip(present));
+        (0..self.layers).flat_map(move |layer| {
+            both.clone().map(move |(past, present)| [past, present].map(|name| layer_name(name, layer)))
+        })
+    }
 }
 
 #[cfg(test)]

@@ -130,6 +130,15 @@ impl Flow {
         Fact { info: self.values[v].info.clone(), value: self.values[v].constant.clone() }
     }
 
+    /// The value of a constant of one element of a floating point type.
+    pub(super) fn number(&self, v: ValueId) -> Option<f32> {
+        let value = &self.values[v];
+        // The bytes of a parameter that is kept in the layout of a kernel would be made anew.
+        let one =
+            value.constant.as_ref().filter(|_| value.info.elements() == 1 && value.info.dtype.is_float())?;
+        one.to_f32s().ok()?.first().copied()
+    }
+
     /// What messages call `node`: its name, or what it makes where it has none.
     pub(super) fn called(&self, node: &FlowNode) -> String {
         called(&node.name, node.outputs.first().and_then(|&v| self.values.get(v)).map(|v| v.name.as_str()))

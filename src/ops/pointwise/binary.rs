@@ -124,10 +124,11 @@ impl Operator for Binary {
             return None;
         }
         if self.op == BinaryFunction::Pow {
-            let [exponent] = cx.value(1)?.as_slice::<f32>().ok()? else { return None };
+            let one = cx.value(1).filter(|t| t.shape().elements() == 1)?;
+            let [exponent] = one.to_f32s().ok()?[..] else { return None };
             // An exponent of more dimensions would make the output larger.
             let same = cx.shape(0).ok()? == &cx.outputs().first()?.shape;
-            return if same { desc.power(*args.first()?, *exponent).ok()? } else { None };
+            return if same { desc.power(*args.first()?, exponent).ok()? } else { None };
         }
         let &[a, b] = args else { return None };
         self.op.build(desc, a, b).ok()?

@@ -3,11 +3,14 @@
 //! The whole function has kernels of its own, and convolutions and matrix products take it as their activation.
 
 use super::function::Pointwise;
+use crate::dtype::DType;
 use crate::expr::{BinaryOp as Two, Expr, ExprId, Function, Indexing, PointwiseDesc, UnaryOp as One};
 use crate::ops::{Elementwise, Operator, Structure};
 
-/// Relative difference of constants that models round differently.
+/// Relative difference of constants that models round differently, where these are of `float32`.
 const ROUNDED: f64 = 1e-5;
+/// The same where they are of `float16`: two of them are multiplied, each rounded by up to `2^-11`.
+const ROUNDED_F16: f64 = 1e-3;
 
 /// Whether `op` can be the last operator of something [`whole_function`] finds.
 pub fn may_end_function(op: &dyn Operator) -> bool {
@@ -15,8 +18,10 @@ pub fn may_end_function(op: &dyn Operator) -> bool {
 }
 
 /// The function of one element that `desc` spells out, where it has one input and one output and is Swish, HardSwish
-/// or Gelu in either form.
-pub fn whole_function(desc: &PointwiseDesc) -> Option<Pointwise> {
+/// or Gelu in either form. Its constants are rounded to `dtype`.
+pub fn whole_function(desc: &PointwiseDesc, dtype: DType) -> Option<Pointwise> {
+    let rounded = if dtype == DType::F16 { ROUNDED_F16 } else { ROUNDED };
+    let near = |found: f64, expected: f64| (found - expected).abs() <= rounded * expected.abs();
     let (&[Indexing::Full], &[output]) = (desc.inputs(), desc.outputs()) else { return None };
     let spelled = Spelled { exprs: desc.exprs() };
     let mut product = Product { factor: 1.0, inputs: 0, others: Vec::new() };
@@ -65,10 +70,6 @@ pub fn whole_function(desc: &PointwiseDesc) -> Option<Pointwise> {
         }
         _ => None,
     }
-}
-
-fn near(found: f64, expected: f64) -> bool {
-    (found - expected).abs() <= ROUNDED * expected.abs()
 }
 
 /// `factor * x^inputs * others[0] * others[1] ..`
@@ -147,7 +148,7 @@ mod tests {
         let x = desc.input(0).unwrap();
         let y = make(&mut desc, x);
         desc.output(y).unwrap();
-        whole_function(&desc).map(|found| (found.function, found.params[0]))
+        whole_function(&desc, DType::F32).map(|found| (found.function, found.params[0]))
     }
 
     fn two(desc: &mut PointwiseDesc, op: Two, a: ExprId, b: ExprId) -> ExprId {

@@ -77,7 +77,7 @@ impl Search<'_> {
         let mut known = HashMap::from([(x, desc.input(0).ok()?)]);
         let y = self.expr((self.last, 0), &mut desc, &mut known)?;
         desc.output(y).ok()?;
-        whole_function(&desc)
+        whole_function(&desc, self.flow.values[x].info.dtype)
     }
 
     /// The value of node `n`, which is `depth` nodes before the last one.
@@ -97,11 +97,7 @@ impl Search<'_> {
             let constant = v.and_then(|v| self.flow.values[v].constant.as_ref());
             args.push(match (v, constant) {
                 (None, _) => desc.constant(0.0).ok()?,
-                (Some(_), Some(constant)) if constant.shape().elements() != 1 => return None,
-                (Some(_), Some(constant)) => match constant.as_slice::<f32>().ok()? {
-                    [one] => desc.constant(*one).ok()?,
-                    _ => return None,
-                },
+                (Some(v), Some(_)) => desc.constant(self.flow.number(*v)?).ok()?,
                 (Some(v), None) => match known.get(v) {
                     Some(expr) => *expr,
                     None if self.fits(*v) => self.expr((self.index.producer(*v)?, depth + 1), desc, known)?,
@@ -141,6 +137,32 @@ mod tests {
         assert_eq!(recognize_activations(&mut flow), 2);
         let names: Vec<&str> = flow.nodes.iter().map(|n| n.op.name()).collect();
         assert_eq!(names, ["Softplus", "Swish", "Mul", "Swish"]);
+    }
+
+    /// Constants of `float16` are farther from what they stand for.
+    #[test]
+    fn functions_of_float16_are_found() {
+        let of = |root: f32| {
+            let mut g = GraphBuilder::new("g");
+            let x = g.input("x", DType::F16, [4.into(), 5.into()]);
+            let number = |g: &mut GraphBuilder, name: &str, n: f32| {
+                g.constant(name, Tensor::scalar(half::f16::from_f32(n)))
+            };
+            let root = number(&mut g, "root", root);
+            let (one, half) = (number(&mut g, "one", 1.0), number(&mut g, "half", 0.5));
+            let scaled = g.op(ops::div(), &[x, root]);
+            let erf = g.op(ops::unary(Function::Erf), &[scaled]);
+            let gate = g.op(ops::add(), &[erf, one]);
+            let product = g.op(ops::mul(), &[x, gate]);
+            let y = g.op(ops::mul(), &[product, half]);
+            g.output("y", y);
+            let info = TensorInfo::new(DType::F16, Shape::new([4, 5]).unwrap());
+            let flow = specialize(&g.build().unwrap(), &[info], &Default::default());
+            let mut flow = flow.unwrap().plan().unwrap();
+            recognize_activations(&mut flow)
+        };
+        assert_eq!(of(std::f32::consts::SQRT_2), 1);
+        assert_eq!(of(1.41), 0);
     }
 
     /// The search depth before a product is bounded.

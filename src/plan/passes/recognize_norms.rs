@@ -226,12 +226,7 @@ impl Search<'_> {
             return Some(*expr);
         }
         let expr = match &self.flow.values[v].constant {
-            // The bytes of a parameter that is kept in the layout of a kernel would be made anew.
-            Some(_) if self.flow.values[v].info.elements() != 1 => return None,
-            Some(constant) => match constant.as_slice::<f32>().ok()? {
-                [one] => desc.constant(*one).ok()?,
-                _ => return None,
-            },
+            Some(_) => desc.constant(self.flow.number(v)?).ok()?,
             None => {
                 let n = self.index.producer(v)?;
                 let (node, next) = (&self.flow.nodes[n], depth.checked_sub(1)?);
@@ -275,6 +270,8 @@ mod tests {
         Unbiased,
         /// [`Form::Llama`] of `float16`, computed in `float32`.
         Narrow,
+        /// [`Form::Llama`] of `float16` alone.
+        Half,
         /// The cube in place of the square.
         Cube,
         /// The root is of the mean alone.
@@ -283,15 +280,16 @@ mod tests {
 
     fn flow(form: Form) -> Flow {
         let mut g = GraphBuilder::new("g");
-        let dtype = if matches!(form, Form::Narrow) { DType::F16 } else { DType::F32 };
-        let given = g.input("x", dtype, [2.into(), 3.into(), 8.into()]);
-        let number = |g: &mut GraphBuilder, name: &str, n: f32| g.constant(name, Tensor::scalar(n));
-        let vector = |factor: f32| {
-            let values: Vec<f32> = (0..8).map(|at| 1.0 + (at as f32 * factor).sin()).collect();
-            Tensor::new([8], &values).unwrap()
-        };
+        let dtype = if matches!(form, Form::Narrow | Form::Half) { DType::F16 } else { DType::F32 };
         let half = |t: Tensor| {
             let values: Vec<half::f16> = t.to_f32s().unwrap().into_iter().map(half::f16::from_f32).collect();
+            Tensor::new(t.shape().dims(), &values).unwrap()
+        };
+        let of = |t: Tensor| if matches!(form, Form::Half) { half(t) } else { t };
+        let given = g.input("x", dtype, [2.into(), 3.into(), 8.into()]);
+        let number = |g: &mut GraphBuilder, name: &str, n: f32| g.constant(name, of(Tensor::scalar(n)));
+        let vector = |factor: f32| {
+            let values: Vec<f32> = (0..8).map(|at| 1.0 + (at as f32 * factor).sin()).collect();
             Tensor::new([8], &values).unwrap()
         };
         let scale = g.constant("scale", if dtype == DType::F16 { half(vector(0.7)) } else { vector(0.7) });
@@ -322,16 +320,16 @@ mod tests {
         };
         let root = g.op(ops::unary(Function::Sqrt), &[sum]);
         let unit = match form {
-            Form::Llama | Form::Narrow => {
+            Form::Llama | Form::Narrow | Form::Half => {
                 let one = number(&mut g, "one", 1.0);
                 let part = g.op(div(), &[one, root]);
                 g.op(mul(), &[x, part])
             }
             _ => g.op(div(), &[x, root]),
         };
-        let unit = if dtype == DType::F16 { g.op(cast(DType::F16), &[unit]) } else { unit };
+        let unit = if matches!(form, Form::Narrow) { g.op(cast(DType::F16), &[unit]) } else { unit };
         let mut y = match form {
-            Form::Llama => g.op(mul(), &[scale, unit]),
+            Form::Llama | Form::Half => g.op(mul(), &[scale, unit]),
             _ => g.op(mul(), &[unit, scale]),
         };
         if matches!(form, Form::Centered) {
@@ -366,6 +364,7 @@ mod tests {
             (Form::Centered, "LayerNormalization", 3, 1e-5),
             (Form::Unbiased, "LayerNormalization", 2, 1e-5),
             (Form::Narrow, "RMSNormalization", 2, 2e-3),
+            (Form::Half, "RMSNormalization", 2, 4e-3),
         ];
         for (form, name, inputs, most) in forms {
             let apart = flow(form);

@@ -62,7 +62,7 @@ impl Search<'_> {
             }
             Structure::Select => {
                 let [condition, a, b] = self.inputs(n)?;
-                let hides = |low: ValueId| self.number(low).filter(|&low| low <= HIDES);
+                let hides = |low: ValueId| self.flow.number(low).filter(|&low| low <= HIDES);
                 let (scores, when, number) = match (hides(a), hides(b)) {
                     (Some(low), None) => (of(b)?, true, low),
                     (None, Some(low)) => (of(a)?, false, low),

@@ -29,7 +29,7 @@ pub(super) struct KeyTranspose {
 }
 
 pub(super) struct Search<'a> {
-    flow: &'a Flow,
+    pub(super) flow: &'a Flow,
     index: FlowIndex,
     /// By value: how many nodes read its type alone.
     type_reads: Vec<usize>,
@@ -73,15 +73,6 @@ impl<'a> Search<'a> {
         self.flow.values[v].constant.as_ref()
     }
 
-    /// The value of a constant of one element.
-    pub(super) fn number(&self, v: ValueId) -> Option<f32> {
-        let constant = self.constant(v).filter(|c| c.shape().elements() == 1)?;
-        match constant.to_f32s().ok()?[..] {
-            [one] if self.flow.values[v].info.dtype.is_float() => Some(one),
-            _ => None,
-        }
-    }
-
     /// `v` before operators that preserve its values: conversions between floats, and chosen branches.
     fn through(&self, mut v: ValueId) -> ValueId {
         while let Some(next) = self.step(v) {
@@ -119,8 +110,10 @@ impl<'a> Search<'a> {
         let Structure::Elementwise(function) = op.structure()? else { return None };
         let [a, b] = self.inputs(n)?;
         let (inner, factor) = match function {
-            Elementwise::Mul => self.number(b).map(|f| (a, f)).or_else(|| Some((b, self.number(a)?)))?,
-            Elementwise::Div => (a, 1.0 / self.number(b)?),
+            Elementwise::Mul => {
+                self.flow.number(b).map(|f| (a, f)).or_else(|| Some((b, self.flow.number(a)?)))?
+            }
+            Elementwise::Div => (a, 1.0 / self.flow.number(b)?),
             _ => return None,
         };
         (self.shape(inner) == self.shape(v) && factor.is_finite()).then_some((inner, factor))
@@ -148,7 +141,7 @@ impl<'a> Search<'a> {
         let (test, is_nan) = self.maker(condition)?;
         let guards = is_nan.structure() == Some(Structure::IsNan)
             && self.inputs(test) == Some([v])
-            && self.number(zero) == Some(0.0);
+            && self.flow.number(zero) == Some(0.0);
         self.maker_of(v, 2).filter(|_| guards)
     }
 

@@ -22,7 +22,7 @@ impl Search<'_> {
         if let Some(constant) = &self.flow.values[v].constant {
             let last = *self.shape(v).last().filter(|last| **last > 0 && **last % 2 == 0)?;
             let few = self.shape(v).elements() <= MOST_ELEMENTS;
-            let values = if few { constant.as_slice::<f32>().ok()? } else { return None };
+            let values = if few { constant.to_f32s().ok()? } else { return None };
             let equal = |row: &[f32]| {
                 let (first, second) = row.split_at(last / 2);
                 if interleaved { row.chunks(2).all(|pair| pair[0] == pair[1]) } else { first == second }

@@ -32,6 +32,8 @@ enum Form {
     NeighboursJoined,
     /// Known tables `[5, 8]`.
     Known,
+    /// The same of `float16`, as all else.
+    KnownHalf,
     /// The second half of the angles is another one.
     OtherAngles,
     /// The halves are exchanged.
@@ -92,11 +94,12 @@ impl Builder {
     fn table(&mut self, angles: TensorId, function: Function, form: Form) -> TensorId {
         let batch = if form == Form::Sequences { BATCH as i64 } else { 1 };
         let (pairs, function) = (if form == Form::Part { 2 } else { 4 }, ops::unary(function));
-        if matches!(form, Form::Known | Form::OtherTable) {
+        if matches!(form, Form::Known | Form::KnownHalf | Form::OtherTable) {
             let differs = |i: usize| if form == Form::OtherTable { i % 8 } else { i % 4 };
             let values: Vec<f32> = (0..ROWS * 8).map(|i| (i / 8 * 4 + differs(i)) as f32 * 0.1).collect();
             let known = self.constant(Tensor::new([ROWS, 8], &values).unwrap());
-            return self.0.op(function, &[known]);
+            let known = self.0.op(function, &[known]);
+            return if form == Form::KnownHalf { self.0.op(ops::cast(DType::F16), &[known]) } else { known };
         }
         let repeated = match form {
             Form::Neighbours => {
@@ -130,8 +133,9 @@ fn flow(form: Form) -> Flow {
     let size = if form == Form::Part { 4 } else { 8 };
     let batch = if form == Form::Sequences { BATCH } else { 1 };
     let shapes = [vec![BATCH, HEADS, ROWS, 8], vec![batch, ROWS, size / 2]];
+    let dtypes = [if form == Form::KnownHalf { DType::F16 } else { DType::F32 }, DType::F32];
     let [given, angles] = [("x", 0), ("angles", 1)]
-        .map(|(name, i)| g.0.input(name, DType::F32, shapes[i].iter().map(|d| (*d).into())));
+        .map(|(name, i)| g.0.input(name, dtypes[i], shapes[i].iter().map(|d| (*d).into())));
     let x = if form == Form::Part { g.slice(given, [0, 4, 1]) } else { given };
     let [cos, sin] = [Function::Cos, Function::Sin].map(|f| g.table(angles, f, form));
     let turned = g.turned(x, size as i64, form);
@@ -143,8 +147,11 @@ fn flow(form: Form) -> Flow {
         y = g.concat(&[y, rest]);
     }
     g.0.output("y", y);
-    let infos: Vec<_> =
-        shapes.iter().map(|s| TensorInfo::new(DType::F32, Shape::new(s.clone()).unwrap())).collect();
+    let infos: Vec<_> = shapes
+        .iter()
+        .zip(dtypes)
+        .map(|(s, dtype)| TensorInfo::new(dtype, Shape::new(s.clone()).unwrap()))
+        .collect();
     specialize(&g.0.build().unwrap(), &infos, &Default::default()).unwrap().plan().unwrap()
 }
 
@@ -155,7 +162,13 @@ fn run(flow: &Flow) -> Vec<f32> {
         let shape = flow.values[v].info.shape.clone();
         let values: Vec<f32> =
             (0..shape.elements()).map(|i| ((i * 37 + 11) % 29) as f32 * 0.1 - 1.4).collect();
-        flow.values[v].constant = Some(Tensor::new(shape.dims(), &values).unwrap());
+        flow.values[v].constant = Some(match flow.values[v].info.dtype {
+            DType::F16 => {
+                let halves: Vec<half::f16> = values.into_iter().map(half::f16::from_f32).collect();
+                Tensor::new(shape.dims(), &halves).unwrap()
+            }
+            _ => Tensor::new(shape.dims(), &values).unwrap(),
+        });
     }
     (0..flow.nodes.len()).for_each(|n| assert!(flow.fold(n).unwrap()));
     flow.values[flow.outputs[0].1].constant.as_ref().unwrap().to_f32s().unwrap()
@@ -163,13 +176,14 @@ fn run(flow: &Flow) -> Vec<f32> {
 
 #[test]
 fn every_way_to_write_it_is_one_operator_that_computes_the_same() {
-    for (form, interleaved, rotated) in [
-        (Form::Halves, false, None),
-        (Form::Sequences, false, None),
-        (Form::Part, false, Some(4)),
-        (Form::Neighbours, true, None),
-        (Form::NeighboursJoined, true, None),
-        (Form::Known, false, None),
+    for (form, interleaved, rotated, most) in [
+        (Form::Halves, false, None, 1e-6),
+        (Form::Sequences, false, None, 1e-6),
+        (Form::Part, false, Some(4), 1e-6),
+        (Form::Neighbours, true, None, 1e-6),
+        (Form::NeighboursJoined, true, None, 1e-6),
+        (Form::Known, false, None, 1e-6),
+        (Form::KnownHalf, false, None, 4e-3),
     ] {
         let apart = flow(form);
         let mut one = apart.clone();
@@ -181,7 +195,7 @@ fn every_way_to_write_it_is_one_operator_that_computes_the_same() {
         let turns = one.nodes.iter().filter(|n| n.op.name() == "Neg").count();
         assert_eq!(turns, 0, "{form:?}");
         let (a, b) = (run(&apart), run(&one));
-        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-6), "{form:?}: {a:?}, {b:?}");
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < most), "{form:?}: {a:?}, {b:?}");
     }
 }
 
