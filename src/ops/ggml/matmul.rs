@@ -306,15 +306,9 @@ pub(crate) fn multiply<T: Real>(
         return Ok(());
     }
     coded::many_rows([m, n, k], a, bias, y, |first, to| {
-        let mut decoded = vec![0f32; to.len()];
         wide(
             #[inline(always)]
-            || {
-                for (c, to) in decoded.chunks_mut(k).enumerate() {
-                    blocks.decode(row(first + c), to);
-                }
-            },
+            || to.chunks_mut(k).enumerate().for_each(|(c, to)| blocks.decode(row(first + c), to)),
         );
-        to.iter_mut().zip(&decoded).for_each(|(to, v)| *to = T::from_f64(f64::from(*v)));
     })
 }

@@ -24,6 +24,25 @@ impl Sizes {
             bits => row[i * bits / 8] >> (i * bits % 8) & (0xff >> (8 - bits)),
         }
     }
+
+    /// The numbers of the codes of a block, which are no numbers of a book.
+    #[inline(always)]
+    fn decode(&self, codes: &[u8], (scale, zero): (f32, f32), out: &mut [f32]) {
+        let number = |code: u8| (f32::from(code) - zero) * scale;
+        match self.op.bits {
+            4 => {
+                let (pairs, rest) = out.as_chunks_mut::<2>();
+                for (pair, code) in pairs.iter_mut().zip(codes) {
+                    *pair = [number(code & 15), number(code >> 4)];
+                }
+                rest.iter_mut()
+                    .zip(codes.iter().skip(pairs.len()))
+                    .for_each(|(v, code)| *v = number(code & 15));
+            }
+            8 => out.iter_mut().zip(codes).for_each(|(v, code)| *v = number(*code)),
+            _ => out.iter_mut().enumerate().for_each(|(i, v)| *v = number(self.code(codes, i))),
+        }
+    }
 }
 
 impl RealKernel for Sizes {
@@ -82,16 +101,14 @@ impl GateKernel for Sizes {
             Some(scales) => widened(scales),
             None => Cow::Borrowed(inputs.get(scales_at, n * blocks)?),
         };
-        let middle = T::from_f64((1u32 << (bits - 1)).into());
         let book = self.op.codes.numbers();
-        let book: Option<Vec<T>> = book.map(|b| b.into_iter().map(|v| T::from_f64(v.into())).collect());
+        let zero = |column: usize, j: usize| match (packed, numbers) {
+            (Some(z), _) => f32::from(self.code(&z[column * self.op.zero_bytes()..], j)),
+            (None, Some(z)) => z[column * blocks + j].to_f64() as f32,
+            (None, None) => (1u32 << (bits - 1)) as f32,
+        };
+        let scale = |column: usize, j: usize| scales[column * blocks + j].to_f64() as f32;
         if m <= FEW_ROWS && book.is_none() {
-            let zero = |column: usize, j: usize| match (packed, numbers) {
-                (Some(z), _) => f32::from(self.code(&z[column * self.op.zero_bytes()..], j)),
-                (None, Some(z)) => z[column * blocks + j].to_f64() as f32,
-                (None, None) => middle.to_f64() as f32,
-            };
-            let scale = |column: usize, j: usize| scales[column * blocks + j].to_f64() as f32;
             let vectors = Vectors::of(self.op, a);
             coded::few_rows([m, n], bias, y, |column, sums| {
                 let row = &codes[column * self.op.bytes()..][..self.op.bytes()];
@@ -100,31 +117,26 @@ impl GateKernel for Sizes {
             });
             return Ok(());
         }
-        let weights = |column: usize, out: &mut [T]| {
+        let weights = |column: usize, out: &mut [f32]| {
             let row = &codes[column * self.op.bytes()..][..self.op.bytes()];
             for (j, out) in out.chunks_mut(block).enumerate() {
-                let zero = match (packed, numbers) {
-                    (Some(z), _) => {
-                        let z = &z[column * self.op.zero_bytes()..][..self.op.zero_bytes()];
-                        T::from_f64(self.code(z, j).into())
+                match &book {
+                    Some(book) => {
+                        for (i, out) in out.iter_mut().enumerate() {
+                            *out = book[usize::from(self.code(row, j * block + i))] * scale(column, j);
+                        }
                     }
-                    (None, Some(z)) => z[column * blocks + j],
-                    (None, None) => middle,
-                };
-                let scale = scales[column * blocks + j];
-                if let Some(book) = &book {
-                    for (i, out) in out.iter_mut().enumerate() {
-                        *out = book[usize::from(self.code(row, j * block + i))] * scale;
+                    None => {
+                        self.decode(&row[j * block * bits / 8..], (scale(column, j), zero(column, j)), out)
                     }
-                    continue;
-                }
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = (T::from_f64(self.code(row, j * block + i).into()) - zero) * scale;
                 }
             }
         };
         coded::many_rows([m, n, k], a, bias, y, |first, to| {
-            to.chunks_mut(k).enumerate().for_each(|(c, to)| weights(first + c, to));
+            wide(
+                #[inline(always)]
+                || to.chunks_mut(k).enumerate().for_each(|(c, to)| weights(first + c, to)),
+            );
         })
     }
 }

@@ -3,18 +3,19 @@
 pub(crate) mod panel;
 
 use super::joined::Beside;
-use super::product::{Mat, Threads, product};
+use super::product::{Around, Mat, Threads, product_around};
+use super::tile::{self, Columns, Start, Tiled};
 use crate::dtype::DType;
 use crate::kernel::codes::coded_matrix::{SUBS_32, SUBS_64, SUBS_128};
 use crate::kernel::codes::few_rows;
 use crate::kernel::table::{id, params, spec};
 use crate::kernel::{KernelError, KernelId, grid_1d};
-use crate::ops::real::Real;
-use crate::ops::{Candidate, ChoiceKey, Lowering, OpCx, OpError, Operand, par};
+use crate::ops::real::{Real, as_f32s, as_f32s_mut};
+use crate::ops::{Activation, Candidate, ChoiceKey, Lowering, OpCx, OpError, Operand, par};
 use crate::shape::Shape;
 use crate::tensor::TensorInfo;
 
-/// Columns of the result that a task of the native functions makes at once.
+/// Columns of the result that a task of few rows makes at once.
 const COLUMNS: usize = 32;
 /// Up to this many rows, native functions multiply by codes directly, instead of decoding columns.
 pub(crate) const FEW_ROWS: usize = 4;
@@ -229,38 +230,59 @@ pub(crate) fn few_rows<T: Real>(
     }
 }
 
-/// A product of the rows of `a`: `decode` writes whole columns of `k` elements, from the given one on.
+/// A product of the rows of `a`: `decode` writes whole columns of `k` elements, from the given one on. `T` is `f32`.
 pub(crate) fn many_rows<T: Real>(
     [m, n, k]: [usize; 3],
     a: &[T],
     bias: Option<&[T]>,
     y: &mut [T],
-    decode: impl Fn(usize, &mut [T]) + Sync,
+    decode: impl Fn(usize, &mut [f32]) + Sync,
 ) -> Result<(), KernelError> {
-    // Some columns at once, as rows of a transposed operand; their results are columns of the output.
-    let mut parts: Vec<Vec<T>> = vec![Vec::new(); n.div_ceil(COLUMNS)];
-    // Each element is decoded once, then multiplied, several at a time.
-    let work = n.saturating_mul(k).saturating_mul(1 + m / 4);
-    par::try_rows(&mut parts, 1, work, |part, to| {
-        let first = part * COLUMNS;
-        let count = COLUMNS.min(n - first);
-        let mut decoded = vec![T::ZERO; count * k];
-        decode(first, &mut decoded);
-        let mut out = vec![T::ZERO; m * count];
-        let (a, b) = (Mat::rows(a, k), Mat::transposed(&decoded, k));
-        product([m, count, k], a, b, &mut out, count, false, Threads::One)?;
-        to[0] = out;
-        Ok::<(), KernelError>(())
-    })?;
-    par::rows(y, n, m * n, |r, y| {
-        for (y, part) in y.chunks_mut(COLUMNS).zip(&parts) {
-            y.copy_from_slice(&part[r * y.len()..][..y.len()]);
-        }
-        if let Some(bias) = bias {
-            y.iter_mut().zip(bias).for_each(|(y, b)| *y += *b);
-        }
-    });
+    let bias = bias.map(as_f32s);
+    let (Some(a), Some(y), true) = (as_f32s(a), as_f32s_mut(y), bias != Some(None)) else {
+        return Err(KernelError::Value { what: "a product with codes that is not summed in float32".into() });
+    };
+    let bias = bias.flatten();
+    if !tile::has_vectors() {
+        let mut whole = vec![0f32; n * k];
+        decode(0, &mut whole);
+        let (a, b) = (Mat::rows(a, k), Mat::transposed(&whole, k));
+        let around = Around { bias, activation: Activation::None };
+        return product_around([m, n, k], a, b, y, n, around, Threads::All);
+    }
+    let start = bias.map_or(Start::Zero, Start::PerColumn);
+    let columns = Decoded { decode, depth: k };
+    let epilogue = Activation::None.into();
+    Tiled { a, a_row: k, depth: k, columns: &columns, start, epilogue }.run(m, n, y, n, Threads::All);
     Ok(())
+}
+
+/// The columns of a matrix that are decoded when they are multiplied.
+struct Decoded<F> {
+    /// Writes whole columns, from the given one on.
+    decode: F,
+    depth: usize,
+}
+
+impl<F: Fn(usize, &mut [f32]) + Sync> Columns for Decoded<F> {
+    const BAND: usize = 128;
+
+    #[inline(always)]
+    fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
+        /// Columns that are decoded together: a row of them is written at once.
+        const SOME: usize = 8;
+        let mut some = vec![0f32; SOME.min(n) * self.depth];
+        for at in (0..n).step_by(SOME) {
+            let count = SOME.min(n - at);
+            let some = &mut some[..count * self.depth];
+            (self.decode)(first + at, some);
+            for (i, row) in to.chunks_exact_mut(pitch).enumerate().take(self.depth) {
+                for (j, v) in row[at..at + count].iter_mut().enumerate() {
+                    *v = some[j * self.depth + i];
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
