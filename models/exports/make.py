@@ -3,8 +3,10 @@
 
 `make.py export` needs torch, transformers, onnx and onnxscript. It writes a folder for each model: model.onnx, io.json with the
 inputs and the first output, and for text also config.json and tokenizer.json. Weights are random, in steps of 1/64: what the
-models write is no language. `make.py tokens` needs onnxruntime, and adds the tokens after a prompt to io.json, chosen by the
-largest logit in a loop of onnxruntime. Folders end in `-ts` for the exporter by TorchScript and in `-dy` for that by Dynamo.
+models write is no language. `make.py convert` needs onnx and onnxruntime: it writes a folder for each model that is converted
+to float16 (`-fp16`), or to codes of 4 bits and float16 (`-q4f16`), as for transformers.js, with what onnxruntime computes.
+`make.py tokens` needs onnxruntime, and adds the tokens after a prompt to io.json, chosen by the largest logit in a loop of
+onnxruntime. Folders end in `-ts` for the exporter by TorchScript and in `-dy` for that by Dynamo.
 """
 import json
 import os
@@ -21,6 +23,7 @@ SMALL = dict(
     decoder_attention_heads=4, decoder_ffn_dim=48, image_size=32, patch_size=8, max_source_positions=20, num_mel_bins=8,
     max_target_positions=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
 TEXT = ["llama-ts", "llama-dy", "qwen3-ts", "gemma3_text-dy", "phi-ts", "gpt2-ts", "cohere-dy"]
+CONVERTED = ["gemma3_text-dy-fp16", "phi-ts-fp16", "llama-ts-q4f16"]
 OTHER = {"bert-dy": ["input_ids", "attention_mask"], "siglip_vision_model-dy": ["pixel_values"], "whisper-dy": ["input_features"]}
 
 
@@ -161,18 +164,56 @@ def write(place, name, value):
         file.write("\n")
 
 
+def convert(folder, onnxruntime):
+    """Inputs and outputs keep their types, as they do by default."""
+    import shutil
+
+    import onnx
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    source, how = folder.rsplit("-", 1)
+    source, place = os.path.join(HERE, source), os.path.join(HERE, folder)
+    os.makedirs(place, exist_ok=True)
+    model = onnx.load(os.path.join(source, "model.onnx"))
+    if how == "q4f16":
+        quantizer = MatMulNBitsQuantizer(model, block_size=32, is_symmetric=True, accuracy_level=None)
+        quantizer.process()
+        model = quantizer.model.model
+    model = convert_float_to_float16(model, keep_io_types=True, disable_shape_infer=True)
+    file = os.path.join(place, "model.onnx")
+    onnx.save(model, file)
+    plain(file)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(os.path.join(source, name), place)
+    with open(os.path.join(source, "io.json")) as text:
+        inputs = json.load(text)["inputs"]
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    types = {i.name: np.float32 if i.type == "tensor(float)" else np.int64 for i in session.get_inputs()}
+    feed = {n: np.array(values, types[n]).reshape(shape) for n, (shape, values) in inputs.items() if n in types}
+    name = session.get_outputs()[0].name
+    logits = session.run([name], feed)[0]
+    values = [round(float(x), 6) for x in logits.reshape(-1)]
+    write(place, "io.json", {"inputs": inputs, "outputs": {name: [list(logits.shape), values]}})
+
+
 def tokens(folder, onnxruntime):
     place = os.path.join(HERE, folder)
     session = onnxruntime.InferenceSession(os.path.join(place, "model.onnx"), providers=["CPUExecutionProvider"])
     shapes = {i.name: i.shape for i in session.get_inputs()}
     past = {n: np.zeros([1, s[1], 0, s[3]], np.float32) for n, s in shapes.items() if n.startswith("past")}
     ids, new, made = list(PROMPT), list(PROMPT), []
-    while len(made) < TOKENS:
+    # Roundings of float16 may decide between logits that are this close: the text ends before.
+    least, most = (0.005, 12) if folder in CONVERTED else (0.0, TOKENS)
+    while len(made) < most:
         feed = {"input_ids": np.array([new]), "attention_mask": np.ones((1, len(ids)), np.int64),
                 "position_ids": np.arange(len(ids) - len(new), len(ids))[None], **past}
         outputs = session.run(None, {n: v for n, v in feed.items() if n in shapes})
         outputs = dict(zip([o.name for o in session.get_outputs()], outputs))
         token = int(outputs["logits"][0, -1].argmax())
+        second, first = np.sort(outputs["logits"][0, -1])[-2:]
+        if first - second < least * max(1.0, abs(first)):
+            break
         made.append(token)
         ids, new = ids + [token], [token]
         past = {n: outputs[n.replace("past_key_values", "present")] for n in past}
@@ -188,9 +229,13 @@ def main(what):
         import transformers
         for folder in [*TEXT, *OTHER]:
             export(folder, torch, transformers)
+    elif what == "convert":
+        import onnxruntime
+        for folder in CONVERTED:
+            convert(folder, onnxruntime)
     else:
         import onnxruntime
-        for folder in TEXT:
+        for folder in [*TEXT, *CONVERTED]:
             tokens(folder, onnxruntime)
 
 
