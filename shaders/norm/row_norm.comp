@@ -1,4 +1,4 @@
-// Rows brought to mean 0 and variance 1, then scaled: an invocation, or with GROUPED a work-group, does one.
+// Rows brought to mean 0 and variance 1, then scaled, then activated: an invocation, or with GROUPED a work-group, does one.
 // Element t of row r lies at r / inner_rows * outer_step + r % inner_rows * row_step + t / run * jump + t % run.
 // variant: f32          T=f32
 // variant: f16          T=f16 EXT_STORAGE16
@@ -9,6 +9,7 @@
 #include "spec.glsl"
 #include "grid.glsl"
 #include "stats.glsl"
+#include "activation.glsl"
 
 #include "lines.glsl"
 SPEC(1, uint, CENTER, 1u);        // whether the mean is subtracted
@@ -16,6 +17,7 @@ SPEC(2, uint, SCALED, 1u);
 SPEC(3, uint, BIASED, 1u);
 SPEC(4, uint, STATS, 0u);
 SPEC(5, uint, OUTER_EPSILON, 0u); // whether epsilon is added to the deviation, not the variance
+SPEC(6, uint, ACTIVATION, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Scale { T scale[]; };
@@ -31,6 +33,7 @@ layout(push_constant) uniform Params
     uint run, jump;
     uint affine_rows, affine_stride, affine_run;  // r % rows * stride + t / run is the parameter of an element
     float epsilon;
+    float act_a, act_b;
 } p;
 
 uint first;
@@ -87,7 +90,7 @@ void main()
         if (BIASED != 0u) {
             v += float(bias[q]);
         }
-        y[at] = T(v);
+        y[at] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
     }
     if (start == 0u) {
         if ((STATS & STATS_MEANS) != 0u) {

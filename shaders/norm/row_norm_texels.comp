@@ -1,8 +1,9 @@
-// Rows of whole texels brought to mean 0 and variance 1, then scaled: an invocation does one row.
+// Rows of whole texels brought to mean 0 and variance 1, then scaled, then activated: an invocation does one row.
 #version 450
 #include "spec.glsl"
 #include "grid.glsl"
 #include "stats.glsl"
+#include "activation.glsl"
 
 // Which elements have a scale and a bias.
 // enum: Affine
@@ -15,6 +16,7 @@ SPEC(1, uint, CENTER, 1u);        // whether the mean is subtracted
 SPEC(2, uint, AFFINE, 1u);
 SPEC(3, uint, BIASED, 1u);
 SPEC(4, uint, STATS, 0u);
+SPEC(5, uint, ACTIVATION, 0u);
 
 layout(set = 0, binding = 0) uniform samplerBuffer x;
 layout(set = 0, binding = 1) uniform samplerBuffer scale;
@@ -31,6 +33,7 @@ layout(push_constant) uniform Params
     int affine_stride;            // parameters of a row
     int affine_run;               // texels that share a parameter
     float epsilon;
+    float act_a, act_b;
 } p;
 
 float sum_of(vec4 v)
@@ -75,7 +78,7 @@ void main()
             if (BIASED != 0u) {
                 v += texelFetch(bias, t);
             }
-            y[first + t] = v;
+            y[first + t] = activate4(v, ACTIVATION, p.act_a, p.act_b);
         }
     } else {
         int param = int(row % p.affine_rows) * p.affine_stride;
@@ -86,7 +89,8 @@ void main()
             b -= mean * s;
             int stop = t + p.affine_run;
             for (; t < stop; ++t) {
-                y[t] = fma(texelFetch(x, t), vec4(s), vec4(b));
+                vec4 v = fma(texelFetch(x, t), vec4(s), vec4(b));
+                y[t] = activate4(v, ACTIVATION, p.act_a, p.act_b);
             }
             ++param;
         }

@@ -76,6 +76,17 @@ pub enum Structure<'a> {
         /// Applied to the output.
         activation: Activation,
     },
+    /// Input 0 `[n, c, ...]` normalized over each group of channels of an image, times a scale, input 1, plus a bias, input 2.
+    GroupNormalization {
+        /// How many groups; `None` where each channel is one.
+        groups: Option<usize>,
+        /// Added to the variance.
+        epsilon: f32,
+        /// Whether scale and bias have a number for each channel, not for each group.
+        by_channel: bool,
+        /// Applied to the output.
+        activation: Activation,
+    },
     /// Input 0 as elements of a smaller type, by a scale, input 1, and optionally a zero point, input 2.
     Quantize {
         /// Whether places of an axis share a scale in blocks.

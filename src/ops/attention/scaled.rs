@@ -13,6 +13,8 @@ use crate::simd::wide;
 
 /// Queries that are scored at once; bounds the memory that scores take.
 const BLOCK: usize = 64;
+/// Keys that are turned around at a time: the elements of a cache line.
+const TURNED: usize = 16;
 
 /// Where the vectors of a tensor lie, in elements; the elements of one vector are neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -211,7 +213,7 @@ impl Scaled {
                     jobs.push(Job { batch, head, first: 0, across: true, y, scores: None });
                 }
             }
-            return par::try_share(jobs.into_iter(), |job| self.block(given, stage, job));
+            return par::try_share(jobs.into_iter(), |job| self.block(given, None, stage, job));
         }
         for (n, y) in y.chunks_mut(self.q_len * self.v_head).enumerate() {
             for (r, y) in y.chunks_mut(BLOCK * self.v_head).enumerate() {
@@ -225,12 +227,44 @@ impl Scaled {
                 jobs.push(Job { batch, head, first: r * BLOCK, across: false, y, scores: part });
             }
         }
-        par::try_share(jobs.into_iter(), |job| self.block(given, stage, job))
+        let turned = self.turned(given.k)?;
+        par::try_share(jobs.into_iter(), |job| self.block(given, turned.as_deref(), stage, job))
+    }
+
+    /// Elements from one row of [`Scaled::turned`] to the next: no power of two, whose rows would share sets of the cache.
+    fn turned_row(&self) -> usize {
+        self.kv_len.next_multiple_of(TURNED) + TURNED
+    }
+
+    /// The keys as `[batch, kv_heads, head, turned_row]`, where more queries than elements of a key read them: else it takes
+    /// less time to turn scores around.
+    fn turned<T: Real>(&self, k: &[T]) -> Result<Option<Scratch<T>>, KernelError> {
+        let (row, step) = (self.turned_row(), self.k.row);
+        let each = self.head * row;
+        if self.q_len <= self.head || each == 0 || self.kv_len < TURNED {
+            return Ok(None);
+        }
+        let mut turned = Scratch::new(self.batch * self.kv_heads * each);
+        par::try_share(turned.chunks_mut(each).enumerate(), |(n, to)| {
+            let (batch, head) = (n / self.kv_heads, n % self.kv_heads);
+            let k = tail(k, self.k.first + batch * self.k.batch + head * self.k.head)?;
+            tail(k, (self.kv_len - 1) * step + self.head)?;
+            for first in (0..self.kv_len).step_by(TURNED) {
+                let keys = TURNED.min(self.kv_len - first);
+                for (element, to) in to.chunks_mut(row).enumerate() {
+                    let from = k[first * step + element..].iter().step_by(step.max(1));
+                    to[first..first + keys].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Some(turned))
     }
 
     fn block<T: Real>(
         &self,
         given: &Attended<'_, T>,
+        turned: Option<&[T]>,
         stage: Option<Stage>,
         job: Job<'_, T>,
     ) -> Result<(), KernelError> {
@@ -258,7 +292,14 @@ impl Scaled {
         let v = tail(given.v, self.v.first + batch * self.v.batch + kv * self.v.head + low * self.v.row)?;
         let mut own = Scratch::new(rows * keys);
         let left = Mat { data: q, row: if across { self.q.head } else { self.q.row }, col: 1 };
-        let right = Mat { data: k, row: 1, col: self.k.row };
+        let right = match turned {
+            Some(turned) => {
+                let row = self.turned_row();
+                let first = (batch * self.kv_heads + kv) * self.head * row + low;
+                Mat { data: tail(turned, first)?, row, col: 1 }
+            }
+            None => Mat { data: k, row: 1, col: self.k.row },
+        };
         product([rows, keys, self.head], left, right, &mut own, keys, false, Threads::One)?;
         let mut shown = scores.map(|s| s.chunks_mut(self.kv_len));
         for (r, row) in own.chunks_mut(keys).enumerate() {
@@ -319,7 +360,10 @@ impl Scaled {
             }
         };
         let scale = T::from_f64(self.scale.into());
-        row.iter_mut().for_each(|s| *s *= scale);
+        wide(
+            #[inline(always)]
+            || row.iter_mut().for_each(|s| *s *= scale),
+        );
         shown(Stage::Product, row);
         if self.softcap != 0.0 {
             let cap = f64::from(self.softcap);
@@ -386,6 +430,20 @@ impl Scaled {
                         *s = T::LOWEST;
                     }
                 }
+            }
+            MaskData::Add(m) if mask.key == 1 => {
+                let m = m.get(from..).unwrap_or_default();
+                let given = part.len().min(m.len());
+                wide(
+                    #[inline(always)]
+                    || {
+                        for (s, m) in part.iter_mut().zip(m) {
+                            // Hidden whatever the score is, also where it is no number.
+                            *s = if *m == T::LOWEST { *m } else { *s + *m };
+                        }
+                    },
+                );
+                part[given..].fill(T::LOWEST);
             }
             MaskData::Add(m) => {
                 for (j, s) in part.iter_mut().enumerate() {

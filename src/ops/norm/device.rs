@@ -8,7 +8,7 @@ use crate::kernel::codes::team::{HELD, MOST_LANES};
 use crate::kernel::codes::{softmax, stats};
 use crate::kernel::table::{id, params, spec, variants};
 use crate::ops::word::index32;
-use crate::ops::{Candidate, ChoiceKey, Lowering, OpCx, OpError, Operand};
+use crate::ops::{Activation, Candidate, ChoiceKey, Lowering, OpCx, OpError, Operand};
 
 /// The fewest invocations that do one vector.
 const LEAST_TEAM: usize = 8;
@@ -46,6 +46,7 @@ pub(super) fn rows(
         return Ok(());
     }
     let dtype = cx.dtype(0)?;
+    let (code, [act_a, act_b]) = norm.activation.code();
     let same = (1..3).filter_map(|i| cx.input_opt(i)).chain(cx.outputs().first()).all(|i| i.dtype == dtype);
     let plain = cx.outputs().iter().skip(1).all(|o| o.dtype == DType::F32);
     if same && plain && dtype == DType::F32 && !outer_epsilon && row_texels(cx, norm, places, lower)? {
@@ -65,6 +66,7 @@ pub(super) fn rows(
         (spec::row_norm::BIASED, u32::from(cx.has(2))),
         (spec::row_norm::STATS, stats_code(cx)),
         (spec::row_norm::OUTER_EPSILON, u32::from(outer_epsilon)),
+        (spec::row_norm::ACTIVATION, code),
     ];
     let params = params::RowNorm {
         rows: norm.rows as u32,
@@ -78,6 +80,8 @@ pub(super) fn rows(
         affine_stride: norm.affine.stride as u32,
         affine_run: norm.affine.run.max(1) as u32,
         epsilon: norm.epsilon,
+        act_a,
+        act_b,
     };
     lower.row_iterations(ROW_PASSES * norm.len, grouped)?;
     lower.dispatch_rows(kernel, &spec, &row_args(cx), &params, norm.rows, grouped)?;
@@ -127,7 +131,8 @@ fn teams_of(lower: &Lowering<'_>, len: usize, rows: usize, group: usize) -> Opti
 fn row_wide(cx: &OpCx, norm: &RowNorm, places: &Places, lower: &mut Lowering<'_>) -> Result<bool, OpError> {
     let by_element = norm.affine.run == 1 && norm.affine.stride == 0;
     let Some([team, local, groups]) = teams(lower, norm.len, norm.rows) else { return Ok(false) };
-    if *places != Places::dense(norm.len) || !(by_element || !cx.has(1) && !cx.has(2)) {
+    let plain = norm.activation == Activation::None;
+    if *places != Places::dense(norm.len) || !plain || !(by_element || !cx.has(1) && !cx.has(2)) {
         return Ok(false);
     }
     let dtype = cx.dtype(0)?;
@@ -159,11 +164,13 @@ fn row_texels(cx: &OpCx, norm: &RowNorm, places: &Places, lower: &mut Lowering<'
         (true, true) => Affine::Elements,
         (true, false) => Affine::Runs,
     };
+    let (code, [act_a, act_b]) = norm.activation.code();
     let spec = [
         (spec::row_norm_texels::CENTER, u32::from(norm.center)),
         (spec::row_norm_texels::AFFINE, affine as u32),
         (spec::row_norm_texels::BIASED, u32::from(cx.has(2))),
         (spec::row_norm_texels::STATS, stats_code(cx)),
+        (spec::row_norm_texels::ACTIVATION, code),
     ];
     let params = params::RowNormTexels {
         rows: norm.rows as u32,
@@ -172,6 +179,8 @@ fn row_texels(cx: &OpCx, norm: &RowNorm, places: &Places, lower: &mut Lowering<'
         affine_stride: norm.affine.stride as i32,
         affine_run: (norm.affine.run / 4) as i32,
         epsilon: norm.epsilon,
+        act_a,
+        act_b,
     };
     lower.iterations(ROW_PASSES * norm.len / 4)?;
     lower.dispatch_1d(id::ROW_NORM_TEXELS, &spec, &row_args(cx), &params, norm.rows)?;
@@ -322,12 +331,22 @@ mod tests {
         check(&layer(-1, false), &[&[9, 36], &[36]], 1);
         check(&layer(-1, false), &[&[2, 9, 300], &[300]], 1);
         check(&layer(-1, true), &[&[2, 3, 1000], &[1000], &[1000]], 3);
-        let group = |groups, scale| GroupNormalization { groups: Some(groups), epsilon: 1e-3, scale };
+        let group = |groups, scale| GroupNormalization {
+            groups: Some(groups),
+            epsilon: 1e-3,
+            scale,
+            ..GroupNormalization::instance(0.0)
+        };
         check(&group(2, GroupScale::Channel), &[&[2, 6, 5, 3], &[6], &[6]], 1);
         check(&group(3, GroupScale::Group), &[&[2, 6, 7, 11], &[3], &[3]], 1);
         check(&group(2, GroupScale::Channel), &[&[2, 6, 4, 3], &[6], &[6]], 1);
         check(&group(3, GroupScale::Group), &[&[2, 6, 4, 3], &[3], &[3]], 1);
         check(&GroupNormalization::instance(1e-5), &[&[2, 3, 9, 10], &[3], &[3]], 1);
+        for dims in [&[2, 6, 5, 3], &[2, 6, 4, 3]] {
+            let activation = Activation::of(Function::Swish);
+            let op = GroupNormalization { activation, ..group(2, GroupScale::Channel) };
+            check(&op, &[dims, &[6], &[6]], 1);
+        }
         let mvn = |axes: &[i64]| MeanVarianceNormalization { axes: axes.to_vec() };
         for axes in [&[0, 2, 3][..], &[2, 3], &[1], &[0], &[0, 1, 2, 3], &[-1]] {
             check(&mvn(axes), &[&[3, 4, 5, 6]], 1);

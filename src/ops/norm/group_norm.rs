@@ -8,7 +8,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Structure};
 
 /// The unit to which scale and bias apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct GroupNormalization {
     pub epsilon: f32,
     /// The unit to which scale and bias apply.
     pub scale: GroupScale,
+    /// Applied to the output.
+    pub activation: Activation,
 }
 
 pub(super) fn read_group(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -43,6 +45,7 @@ pub(super) fn read_group(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Arc<d
         },
         epsilon: attrs.float("epsilon", 1e-5)?,
         scale: if opset >= 21 { GroupScale::Channel } else { GroupScale::Group },
+        activation: Activation::None,
     }))
 }
 
@@ -56,7 +59,7 @@ pub(super) fn read_instance(attrs: &mut AttrReader<'_>, opset: i64) -> Result<Ar
 impl GroupNormalization {
     /// ONNX's InstanceNormalization: every channel is a group.
     pub fn instance(epsilon: f32) -> Self {
-        GroupNormalization { groups: None, epsilon, scale: GroupScale::Channel }
+        GroupNormalization { groups: None, epsilon, scale: GroupScale::Channel, activation: Activation::None }
     }
 
     fn resolve(&self, cx: &OpCx) -> Result<RowNorm, OpError> {
@@ -73,13 +76,23 @@ impl GroupNormalization {
             GroupScale::Channel => Affine { rows: groups, stride: channels / groups, run: plane.max(1) },
             GroupScale::Group => Affine { rows: groups, stride: 1, run: len.max(1) },
         };
-        Ok(RowNorm { rows: batch * groups, len, center: true, epsilon: self.epsilon, affine })
+        let (rows, activation) = (batch * groups, self.activation);
+        Ok(RowNorm { rows, len, center: true, epsilon: self.epsilon, affine, activation })
     }
 }
 
 impl Operator for GroupNormalization {
     fn name(&self) -> &'static str {
         if self.groups.is_some() { "GroupNormalization" } else { "InstanceNormalization" }
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::GroupNormalization {
+            groups: self.groups,
+            epsilon: self.epsilon,
+            by_channel: self.scale == GroupScale::Channel,
+            activation: self.activation,
+        })
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
@@ -102,6 +115,11 @@ impl Operator for GroupNormalization {
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         real_kernel(self.name(), cx, self.resolve(cx)?)
+    }
+
+    fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
+        let activation = self.activation.then(activation)?;
+        Some(Arc::new(GroupNormalization { activation, ..self.clone() }) as _)
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {

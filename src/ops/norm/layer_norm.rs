@@ -9,7 +9,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Structure};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, Structure};
 use crate::shape::Shape;
 
 /// Normalizes X over its axes from `axis` on. Inputs: X, scale, optionally bias (LayerNormalization only);
@@ -59,7 +59,8 @@ impl LayerNormalization {
         let len: usize = shape[axis..].iter().product();
         let rows = shape[..axis].iter().product();
         let affine = Affine { rows: 1, stride: 0, run: affine_run(cx, &shape[axis..])? };
-        Ok((axis, RowNorm { rows, len, center: self.center, epsilon: self.epsilon, affine }))
+        let activation = Activation::None;
+        Ok((axis, RowNorm { rows, len, center: self.center, epsilon: self.epsilon, affine, activation }))
     }
 }
 

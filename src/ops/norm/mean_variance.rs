@@ -9,7 +9,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::sum_of;
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
+use crate::ops::{Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
 use crate::shape::Shape;
 use crate::simd::wide;
 
@@ -77,7 +77,8 @@ impl MeanVarianceNormalization {
             _ => return Err(OpError::unsupported("no device kernel for so scattered axes")),
         };
         let affine = Affine { rows: 1, stride: 0, run: 1 };
-        Ok((RowNorm { rows, len, center: true, epsilon: EPSILON as f32, affine }, places))
+        let (epsilon, activation) = (EPSILON as f32, Activation::None);
+        Ok((RowNorm { rows, len, center: true, epsilon, affine, activation }, places))
     }
 
     fn groups(&self, shape: &Shape) -> Result<Groups, OpError> {

@@ -3,8 +3,8 @@
 
 use crate::kernel::KernelError;
 use crate::ops::linalg::product::sum_of;
-use crate::ops::par;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len};
+use crate::ops::{Activation, par};
 use crate::simd::wide;
 
 /// Elements that one task has at least.
@@ -41,6 +41,8 @@ pub(crate) struct RowNorm {
     pub epsilon: f32,
     /// Where scale and bias are found.
     pub affine: Affine,
+    /// Applied to the output.
+    pub activation: Activation,
 }
 
 /// The mean of a row and the inverse of its deviation; where it is not centred 0 and the inverse of the root of its
@@ -95,6 +97,9 @@ impl RealKernel for RowNorm {
                         stats
                     },
                 );
+                if self.affine.run == 1 {
+                    self.activation.apply(y);
+                }
             }
         });
         for (output, pick) in [(means, 0), (inverses, 1)] {
@@ -136,6 +141,8 @@ impl RowNorm {
             let factor = inverse * scale[first + i];
             let summand = bias.map_or(T::ZERO, |b| b[first + i]);
             y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - mean) * factor + summand);
+            // While the run is in the cache.
+            self.activation.apply(y);
         }
     }
 }

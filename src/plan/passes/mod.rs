@@ -168,7 +168,7 @@ pub const PIPELINE: &[Pass] = &[
     },
     Pass {
         name: "drop_identities",
-        does: "Drops nodes that give their input unchanged.",
+        does: "Drops nodes that give their input unchanged, or repeated for operators that broadcast.",
         run: PassFn::Flow(|flow, _| Ok(drop_identities::drop_identities(flow))),
         ..FUSING
     },
@@ -180,7 +180,7 @@ pub const PIPELINE: &[Pass] = &[
     },
     Pass {
         name: "recognize_norms",
-        does: "Finds layer normalizations that the model spells out.",
+        does: "Finds layer and group normalizations that the model spells out.",
         run: PassFn::Flow(|flow, _| Ok(recognize_norms::recognize_norms(flow))),
         ..FUSING
     },

@@ -1,7 +1,10 @@
-//! Layer normalizations that a graph spells out (square, mean, root, quotient, scale and bias) become one operator each.
+//! Layer normalizations that a graph spells out (square, mean, root, quotient, scale and bias) become one operator each, and
+//! so do group normalizations.
 //!
 //! What is between the mean and the quotient is an expression, compared with the formula at a few points: exporters write
 //! it in many ways.
+
+mod groups;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,8 +25,12 @@ const POINTS: [[f32; 2]; 6] = [[0.5, 0.25], [-2.0, 3.0], [1e-3, 1e-6], [7.0, 0.0
 /// The part by which rounding may change a result.
 const ROUNDED: f32 = 1e-5;
 
-/// Replaces normalizations over the last axis; returns how many.
+/// Replaces normalizations over the last axis and of groups of channels; returns how many.
 pub(super) fn recognize_norms(flow: &mut Flow) -> usize {
+    recognize_rows(flow) + groups::recognize_groups(flow)
+}
+
+fn recognize_rows(flow: &mut Flow) -> usize {
     // Most graphs have no means, and the search ends here.
     if !flow.nodes.iter().any(|n| n.op.structure() == Some(Structure::Mean)) {
         return 0;

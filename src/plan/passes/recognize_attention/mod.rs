@@ -13,7 +13,7 @@ use crate::graph::Tensor;
 use crate::operator::{Operator, Structure};
 use crate::ops;
 use crate::ops::movement::Transpose;
-use crate::ops::shape_ops::Reshape;
+use crate::ops::shape_ops::{Expand, Reshape};
 use crate::plan::flow::{Flow, FlowNode, Value, ValueId};
 use crate::shape::Shape;
 use crate::tensor::TensorInfo;
@@ -22,9 +22,11 @@ mod scores;
 mod search;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vision_tests;
 
-use scores::Term;
-use search::{KeyTranspose, Match, Search};
+use scores::{Term, Windows};
+use search::{Match, Search, Turn};
 
 /// Replaces decomposed attention; returns how many.
 pub(super) fn recognize_attention(flow: &mut Flow) -> usize {
@@ -51,22 +53,41 @@ pub(super) fn recognize_attention(flow: &mut Flow) -> usize {
 }
 
 /// Puts attention where its last product was.
-fn put(flow: &mut Flow, Match { last, operands: [q, k, v], mask, op, turn }: Match) {
+fn put(flow: &mut Flow, Match { last, operands: [q, k, v], mask, op, factor, turns, flipped }: Match) {
     let mut added = Added { last, flow };
-    let k = match turn {
-        None => k,
-        Some(KeyTranspose { perm, shape }) => {
-            let op = Transpose { perm: Some(perm.iter().map(|&axis| axis as i64).collect()) };
-            added.node(Arc::new(op), &[k], shape)
+    let [turn, v_turn] = turns;
+    let (k, v) = (added.turned(k, turn), added.turned(v, v_turn));
+    let q = match factor {
+        None => q,
+        Some(factor) => {
+            let shape = added.shape(q);
+            added.node(ops::mul(), &[factor, q], shape)
         }
     };
     let mask = added.mask(&mask).map(|mask| match op.heads {
         Some(_) => added.with_heads(mask),
         None => mask,
     });
+    let output = flow.nodes[last].outputs[0];
+    let rank = flow.values[output].info.shape.rank();
+    let inputs: Vec<ValueId> = [q, k, v].into_iter().chain(mask).collect();
+    let (op, inputs): (Arc<dyn Operator>, _) = if flipped {
+        let mut perm: Vec<usize> = (0..rank).collect();
+        perm.swap(rank - 2, rank - 1);
+        let dims: Vec<usize> = perm.iter().map(|&axis| flow.values[output].info.shape[axis]).collect();
+        let info = TensorInfo::new(flow.values[output].info.dtype, Shape::new(dims).unwrap_or_default());
+        let rows = Added { last, flow }.node_of(Arc::new(op), &inputs, info);
+        (transpose(&perm), vec![rows])
+    } else {
+        (Arc::new(op), inputs)
+    };
     let node = &mut flow.nodes[last];
-    node.op = Arc::new(op);
-    node.inputs = [q, k, v].into_iter().chain(mask).map(Some).collect();
+    node.op = op;
+    node.inputs = inputs.into_iter().map(Some).collect();
+}
+
+fn transpose(perm: &[usize]) -> Arc<dyn Operator> {
+    Arc::new(Transpose { perm: Some(perm.iter().map(|&axis| axis as i64).collect()) })
 }
 
 /// Nodes beside node `last` of a flow, on its device.
@@ -78,10 +99,13 @@ struct Added<'a> {
 impl Added<'_> {
     /// Adds a node whose output has the type of its last input.
     fn node(&mut self, op: Arc<dyn Operator>, inputs: &[ValueId], shape: Shape) -> ValueId {
+        let dtype = inputs.last().map_or(DType::F32, |&v| self.flow.values[v].info.dtype);
+        self.node_of(op, inputs, TensorInfo::new(dtype, shape))
+    }
+
+    fn node_of(&mut self, op: Arc<dyn Operator>, inputs: &[ValueId], info: TensorInfo) -> ValueId {
         let last = &self.flow.nodes[self.last];
         let (device, name) = (last.device, format!("{}:{}", last.name, op.name()));
-        let dtype = inputs.last().map_or(DType::F32, |&v| self.flow.values[v].info.dtype);
-        let info = TensorInfo::new(dtype, shape);
         self.flow.values.push(Value { name: name.clone(), info, constant: None, scope: Default::default() });
         let output = self.flow.values.len() - 1;
         let inputs = inputs.iter().copied().map(Some).collect();
@@ -94,6 +118,11 @@ impl Added<'_> {
             control_deps: Vec::new(),
         });
         output
+    }
+
+    /// `v` transposed, where it must be.
+    fn turned(&mut self, v: ValueId, turn: Option<Turn>) -> ValueId {
+        turn.map_or(v, |Turn { perm, shape }| self.node(transpose(&perm), &[v], shape))
     }
 
     fn shape(&self, v: ValueId) -> Shape {
@@ -130,13 +159,36 @@ impl Added<'_> {
         self.node(Arc::new(Reshape { allow_zero: false, fixed }), &[mask], shape)
     }
 
+    fn scaled(&mut self, mask: ValueId, factor: f32) -> ValueId {
+        if factor == 1.0 {
+            return mask;
+        }
+        let (factor, shape) = (self.number(factor, mask), self.shape(mask));
+        self.node(ops::mul(), &[factor, mask], shape)
+    }
+
+    /// A mask of images and windows with one axis of both.
+    fn for_windows(&mut self, mask: ValueId, windows: Windows) -> Option<ValueId> {
+        let shape = self.shape(mask);
+        let (apart, joined) = (windows.expanded(shape.dims())?, windows.joined(shape.dims())?);
+        let mask = if apart == shape.dims() {
+            mask
+        } else {
+            let sizes = Tensor::new([apart.len()], &apart.map(|size| size as i64)).ok()?;
+            let sizes = self.flow.add_constant(format!("{}:windows", self.flow.nodes[self.last].name), sizes);
+            let info = TensorInfo::new(self.flow.values[mask].info.dtype, Shape::new(apart).ok()?);
+            self.node_of(Arc::new(Expand), &[mask, sizes], info)
+        };
+        let fixed = Some(joined.iter().map(|&size| size as i64).collect());
+        Some(self.node(Arc::new(Reshape { allow_zero: false, fixed }), &[mask], joined))
+    }
+
     fn term(&mut self, term: &Term) -> ValueId {
         match *term {
-            Term::Added { mask, factor: 1.0 } => mask,
-            Term::Added { mask, factor } => {
-                let factor = self.number(factor, mask);
-                let shape = self.shape(mask);
-                self.node(ops::mul(), &[factor, mask], shape)
+            Term::Added { mask, factor } => self.scaled(mask, factor),
+            Term::OfWindows { mask, factor, windows } => {
+                let mask = self.scaled(mask, factor);
+                self.for_windows(mask, windows).unwrap_or(mask)
             }
             Term::Hidden { condition, when, number, like } => {
                 let (zero, low) = (self.number(0.0, like), self.number(number, like));

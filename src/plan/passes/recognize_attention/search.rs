@@ -19,14 +19,30 @@ pub(super) struct Match {
     /// What the sum of a mask is made of.
     pub mask: Vec<Term>,
     pub op: Attention,
-    pub turn: Option<KeyTranspose>,
+    /// What queries are multiplied with, a number for each head.
+    pub factor: Option<ValueId>,
+    /// Transposes of keys and of values.
+    pub turns: [Option<Turn>; 2],
+    /// Whether the product has the queries in its last axis.
+    pub flipped: bool,
 }
 
-/// A transpose that makes rows of the keys.
-pub(super) struct KeyTranspose {
+/// A transpose that makes rows of keys or of values.
+pub(super) struct Turn {
     pub perm: Vec<usize>,
     pub shape: Shape,
 }
+
+/// A product with probabilities.
+struct Weighted {
+    probabilities: ValueId,
+    v: ValueId,
+    turn: Option<Turn>,
+    flipped: bool,
+}
+
+/// Elements of the longest rows that queries with a factor for each head may have: longer ones are channels rather than heads.
+const LONGEST_ROW: usize = 512;
 
 pub(super) struct Search<'a> {
     pub(super) flow: &'a Flow,
@@ -164,16 +180,19 @@ impl<'a> Search<'a> {
         (repeats && group > 1).then_some(x)
     }
 
-    /// The keys as rows, of which `columns` `[..., elements, keys]` are made by nodes on `device` that move elements: a
-    /// value, and a transpose of it where no value has them in order.
-    fn rows(&self, columns: ValueId, device: Option<u32>) -> Option<(ValueId, Option<KeyTranspose>)> {
+    /// The rows of which `columns` `[..., elements, rows]` are made by nodes on `device` that move elements: a value, and a
+    /// transpose of it where no value has them in order. Columns that nothing made of rows are transposed for `queries`
+    /// that are so many that this is the smaller part.
+    fn rows(&self, columns: ValueId, device: Option<u32>, queries: usize) -> Option<(ValueId, Option<Turn>)> {
         let (mut rows, mut order) =
             (self.shape(columns).to_vec(), (0..self.shape(columns).rank()).collect::<Vec<_>>());
         let last = rows.len().checked_sub(1).filter(|&last| last > 0)?;
         rows.swap(last - 1, last);
         order.swap(last - 1, last);
-        let (rows, turn) = (Shape::new(rows).ok()?, ViewStep::Transpose(order));
-        let (mut at, mut first) = (columns, None);
+        let is_small = 2 * queries >= rows[last];
+        let rows = Shape::new(rows).ok()?;
+        let whole = is_small.then(|| Turn { perm: order.clone(), shape: rows.clone() });
+        let (turn, mut at, mut first) = (ViewStep::Transpose(order), columns, None);
         let mut steps = vec![(turn, &rows)];
         while let Some(Link { source, step }) = link(self.flow, &self.index, device, at) {
             (steps.len() <= MOST_STEPS).then_some(())?;
@@ -188,20 +207,50 @@ impl<'a> Search<'a> {
             let turns = steps.iter().skip(1).any(|(step, _)| matches!(step, ViewStep::Transpose(_)));
             if first.is_none() && turns {
                 let perm = view.and_then(|view| permutation(&view, from));
-                first = perm.map(|perm| (at, Some(KeyTranspose { perm, shape: rows.clone() })));
+                first = perm.map(|perm| (at, Some(Turn { perm, shape: rows.clone() })));
             }
         }
-        first
+        first.or_else(|| Some((columns, Some(whole?))))
+    }
+
+    /// The product of node `last` as one of probabilities with values, or of values with probabilities, both transposed.
+    fn weighted(&self, last: usize) -> Option<Weighted> {
+        let [a, b] = self.inputs(last)?;
+        let Some((n, Structure::Transpose { perm })) =
+            self.maker(b).and_then(|(n, op)| Some((n, op.structure()?)))
+        else {
+            return Some(Weighted { probabilities: a, v: b, turn: None, flipped: false });
+        };
+        let rank = self.shape(b).rank();
+        let mut swap: Vec<i64> = (0..rank as i64).collect();
+        let is_softmax = |v: ValueId| {
+            let op = self.softmax(v).map(|(_, op)| op.structure());
+            matches!(op, Some(Some(Structure::Softmax { .. })))
+        };
+        let before = self.flow.nodes[n].inputs.first().copied().flatten()?;
+        if rank < 2 || is_softmax(a) || !is_softmax(before) {
+            return Some(Weighted { probabilities: a, v: b, turn: None, flipped: false });
+        }
+        swap.swap(rank - 2, rank - 1);
+        let device = self.flow.nodes[last].device;
+        (perm? == swap && self.flow.nodes[n].device == device).then_some(())?;
+        let (v, turn) = self.rows(a, device, self.shape(b)[rank - 1])?;
+        Some(Weighted { probabilities: before, v, turn, flipped: true })
     }
 
     pub(super) fn attention(&self, last: usize) -> Option<Match> {
         let flow = self.flow;
         let node = &flow.nodes[last];
-        let [probabilities, v] = self.inputs(last)?;
-        let output = &flow.values[node.outputs[0]].info;
+        let mut output = flow.values[node.outputs[0]].info.clone();
         let rank = output.shape.rank();
         if !is_product(node.op.as_ref()) || !(3..=4).contains(&rank) {
             return None;
+        }
+        let Weighted { probabilities, v, turn: v_turn, flipped } = self.weighted(last)?;
+        if flipped {
+            let mut dims = output.shape.to_vec();
+            dims.swap(rank - 2, rank - 1);
+            output.shape = Shape::new(dims).ok()?;
         }
         let (softmax, op) = self.softmax(probabilities)?;
         let Structure::Softmax { axis, .. } = op.structure()? else { return None };
@@ -209,50 +258,72 @@ impl<'a> Search<'a> {
             return None;
         }
         let [before] = self.inputs(softmax)?;
-        let Scores { product, scale, terms: mask } = self.scores(before)?;
+        let Scores { product, scale, factor, terms: mask } = self.scores(before)?;
         let [q, k] = self.inputs(product)?;
         let (q, q_scale) = self.unscaled(q);
         let (columns, k_scale) = self.unscaled(k);
         let devices = [softmax, product].map(|n| flow.nodes[n].device);
-        if devices.iter().any(|d| *d != node.device) {
+        if devices.iter().any(|d| *d != node.device) || factor.is_some_and(|f| !self.scales(f, q)) {
             return None;
         }
-        let (k, turn) = self.rows(columns, node.device)?;
-        // The softmax covers all keys.
-        let keys = turn.as_ref().map_or(self.shape(k), |turn| &turn.shape);
-        if self.shape(before).last() != keys.dims().get(rank - 2) {
-            return None;
-        }
+        let (k, turn) = self.rows(columns, node.device, self.shape(before)[rank - 2])?;
         // Without an axis of heads each element of the batch is one.
         let heads = (rank == 3).then_some((1, 1));
         let op = Attention { heads, scale: Some(scale * q_scale * k_scale), ..Attention::default() };
-        let grouped = match turn {
-            None => self.ungrouped(k).zip(self.ungrouped(v)),
-            Some(_) => None,
+        let turns = [turn, v_turn];
+        let operands = self.operands([q, k, v], &turns, |of| self.fits(&op, of, &mask, &output), before)?;
+        Some(Match { last, operands, mask, op, factor, turns, flipped })
+    }
+
+    /// Queries, keys and values that fit scores `before`: those of shared heads, where they are.
+    fn operands(
+        &self,
+        [q, k, v]: [ValueId; 3],
+        turns: &[Option<Turn>; 2],
+        fits: impl Fn(([ValueId; 3], [&Shape; 2])) -> bool,
+        before: ValueId,
+    ) -> Option<[ValueId; 3]> {
+        let [turn, v_turn] = turns;
+        let keys = turn.as_ref().map_or(self.shape(k), |turn| &turn.shape);
+        let values = v_turn.as_ref().map_or(self.shape(v), |turn| &turn.shape);
+        let rank = keys.rank();
+        // The softmax covers all keys.
+        (rank >= 2 && self.shape(before).last() == keys.dims().get(rank - 2)).then_some(())?;
+        let grouped = match turns {
+            [None, None] => self.ungrouped(k).zip(self.ungrouped(v)),
+            _ => None,
         };
-        let fits = |operands: [ValueId; 3], keys: &Shape| self.fits(&op, (operands, keys), &mask, output);
-        let shared = grouped.map(|(k, v)| [q, k, v]).filter(|of| fits(*of, self.shape(of[1])));
-        let operands = shared.or_else(|| {
-            let leading = [self.shape(q), keys, self.shape(v)].map(|shape| &shape.dims()[..rank - 2]);
+        let shared = grouped.map(|(k, v)| [q, k, v]);
+        let shared = shared.filter(|of| fits((*of, [self.shape(of[1]), self.shape(of[2])])));
+        shared.or_else(|| {
+            let leading = [self.shape(q), keys, values].map(|shape| &shape.dims()[..rank - 2]);
             // Products repeat one head for all queries.
             let one = rank == 4 && leading[1][1..] == [1] && leading[0][..1] == leading[1][..1];
             let same = leading[1] == leading[2] && (leading[0] == leading[1] || one);
-            Some([q, k, v]).filter(|of| same && fits(*of, keys))
-        })?;
-        Some(Match { last, operands, mask, op, turn })
+            Some([q, k, v]).filter(|of| same && fits((*of, [keys, values])))
+        })
     }
 
-    /// Whether the inference of `op`, which checks everything else, gives `output` of queries, keys of the shape `keys`,
-    /// values and the sum of `mask`.
+    /// Whether `factor` has a number for each head of the queries `q`, and rows are short enough for heads.
+    fn scales(&self, factor: ValueId, q: ValueId) -> bool {
+        let (by, of) = (&self.flow.values[factor].info, &self.flow.values[q].info);
+        let by_head = matches!(by.shape.dims(), [.., 1, 1]);
+        let same = by.dtype == of.dtype && by.shape.broadcast(&of.shape).is_ok_and(|shape| shape == of.shape);
+        by_head && same && of.shape.last().is_some_and(|&row| row <= LONGEST_ROW)
+    }
+
+    /// Whether the inference of `op`, which checks everything else, gives `output` of queries, keys and values of these
+    /// shapes, and the sum of `mask`.
     fn fits(
         &self,
         op: &Attention,
-        (operands, keys): ([ValueId; 3], &Shape),
+        (operands, [keys, values]): ([ValueId; 3], [&Shape; 2]),
         mask: &[Term],
         output: &TensorInfo,
     ) -> bool {
         let mut infos = operands.map(|v| self.flow.values[v].info.clone()).to_vec();
         infos[1].shape = keys.clone();
+        infos[2].shape = values.clone();
         let same = infos.iter().all(|i| i.dtype == output.dtype);
         let Some(added) = self.mask_infos(mask) else { return false };
         infos.extend(added.map(|info| match (op.heads, info.shape.dims()) {
@@ -272,12 +343,16 @@ impl<'a> Search<'a> {
     fn mask_infos(&self, mask: &[Term]) -> Option<Option<TensorInfo>> {
         let info = |term: &Term| {
             let dtype = match term {
-                Term::Added { mask, .. } => self.flow.values[*mask].info.dtype,
+                Term::Added { mask, .. } | Term::OfWindows { mask, .. } => self.flow.values[*mask].info.dtype,
                 Term::Hidden { like, .. } => self.flow.values[*like].info.dtype,
             };
             let is_made = mask.len() > 1 || !matches!(term, Term::Added { factor: 1.0, .. });
             let computes = !is_made || matches!(dtype, DType::F32 | DType::F16);
-            computes.then(|| TensorInfo::new(dtype, self.shape(term.value()).clone()))
+            let shape = match term {
+                Term::OfWindows { mask, windows, .. } => windows.joined(self.shape(*mask).dims())?,
+                _ => self.shape(term.value()).clone(),
+            };
+            computes.then(|| TensorInfo::new(dtype, shape))
         };
         let mut infos = mask.iter().map(info);
         let Some(first) = infos.next() else { return Some(None) };

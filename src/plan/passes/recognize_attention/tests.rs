@@ -17,15 +17,15 @@ use crate::plan::specialize;
 use crate::shape::Shape;
 use crate::tensor::TensorInfo;
 
-fn softmax() -> Arc<dyn Operator> {
+pub(super) fn softmax() -> Arc<dyn Operator> {
     Arc::new(Softmax { kind: SoftmaxKind::Soft, axis: -1, flatten: false })
 }
 
-fn product() -> Arc<dyn Operator> {
+pub(super) fn product() -> Arc<dyn Operator> {
     Arc::new(MatMul::default())
 }
 
-fn transpose(perm: [i64; 4]) -> Arc<dyn Operator> {
+pub(super) fn transpose(perm: [i64; 4]) -> Arc<dyn Operator> {
     Arc::new(Transpose { perm: Some(perm.to_vec()) })
 }
 
@@ -119,13 +119,13 @@ fn probabilities_that_are_wanted_are_left() {
     assert_eq!(recognize_attention(&mut flow([0, 1, 3, 2], [2, 3, 7, 8], true)), 0);
 }
 
-fn numbers(shape: &[usize]) -> Tensor {
+pub(super) fn numbers(shape: &[usize]) -> Tensor {
     let values = (0..shape.iter().product::<usize>()).map(|i| ((i * 37 + 11) % 29) as f32 * 0.1 - 1.4);
     Tensor::new(shape, &values.collect::<Vec<_>>()).unwrap()
 }
 
 /// The output, computed node by node.
-fn run(flow: &Flow, inputs: &[Tensor]) -> Vec<f32> {
+pub(super) fn run(flow: &Flow, inputs: &[Tensor]) -> Vec<f32> {
     let mut flow = flow.clone();
     for (v, tensor) in flow.inputs.clone().into_iter().zip(inputs) {
         flow.values[v].constant = Some(tensor.clone());
