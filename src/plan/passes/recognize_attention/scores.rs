@@ -1,6 +1,7 @@
 //! Scores of attention: a product of queries and keys with a factor, and what is added to it.
 
 use super::search::Search;
+use crate::dtype::DType;
 use crate::operator::{Elementwise, Structure};
 use crate::plan::flow::ValueId;
 use crate::shape::Shape;
@@ -9,6 +10,8 @@ use crate::shape::Shape;
 const DEEPEST: usize = 8;
 /// Numbers from here down absorb every score that is added to them.
 const HIDES: f32 = -1e30;
+/// Numbers of float16 from here down leave a key no weight beside one that is seen: the type ends at 65504.
+const HIDES_F16: f32 = -1e4;
 
 /// The most elements of scores to which a mask of windows is added, as the sum with other terms has as many.
 const MOST_OF_WINDOWS: usize = 1 << 22;
@@ -101,7 +104,9 @@ impl Search<'_> {
             }
             Structure::Select => {
                 let [condition, a, b] = self.inputs(n)?;
-                let hides = |low: ValueId| self.flow.number(low).filter(|&low| low <= HIDES);
+                let is_half = self.flow.values[v].info.dtype == DType::F16;
+                let most = if is_half { HIDES_F16 } else { HIDES };
+                let hides = |low: ValueId| self.flow.number(low).filter(|&low| low <= most);
                 let (scores, when, number) = match (hides(a), hides(b)) {
                     (Some(low), None) => (of(b)?, true, low),
                     (None, Some(low)) => (of(a)?, false, low),

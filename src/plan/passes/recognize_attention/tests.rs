@@ -297,3 +297,38 @@ fn a_query_that_sees_no_key_gives_zeros() {
     assert_eq!(run(&written(Form::Exported), &inputs), vec![0.0; 2 * 3 * 5 * 6]);
     assert_eq!(run(&one, &inputs), vec![0.0; 2 * 3 * 5 * 6]);
 }
+
+/// Converters bound the numbers of `float16`: hidden scores are no farther down than -10000.
+#[test]
+fn replaced_scores_of_float16_are_found() {
+    let of = |low: f32| {
+        let mut g = GraphBuilder::new("g");
+        let shapes = [[2, 3, 5, 8], [2, 3, 8, 7], [2, 3, 7, 6], [2, 1, 1, 7]];
+        let dtypes = [DType::F16, DType::F16, DType::F16, DType::Bool];
+        let ids: Vec<TensorId> = (0..4)
+            .map(|i| g.input(format!("x{i}"), dtypes[i], shapes[i].iter().map(|d| (*d).into())))
+            .collect();
+        let scores = g.op(product(), &[ids[0], ids[1]]);
+        let low = g.constant("low", Tensor::scalar(half::f16::from_f32(low)));
+        let masked = g.op(select_where(), &[ids[3], low, scores]);
+        let soft = g.op(softmax(), &[masked]);
+        let y = g.op(product(), &[soft, ids[2]]);
+        g.output("y", y);
+        let infos: Vec<_> =
+            (0..4).map(|i| TensorInfo::new(dtypes[i], Shape::new(shapes[i]).unwrap())).collect();
+        specialize(&g.build().unwrap(), &infos, &Default::default()).unwrap().plan().unwrap()
+    };
+    let apart = of(-1e4);
+    let mut one = apart.clone();
+    assert_eq!(recognize_attention(&mut one), 1);
+    let halves = |shape: &[usize]| {
+        let values = numbers(shape).to_f32s().unwrap().into_iter().map(half::f16::from_f32);
+        Tensor::new(shape, &values.collect::<Vec<_>>()).unwrap()
+    };
+    let hidden: Vec<bool> = (0..14).map(|key| key % 7 == 0).collect();
+    let mut inputs = [[2, 3, 5, 8], [2, 3, 8, 7], [2, 3, 7, 6]].map(|shape| halves(&shape)).to_vec();
+    inputs.push(Tensor::new([2, 1, 1, 7], &hidden).unwrap());
+    let (a, b) = (run(&apart, &inputs), run(&one, &inputs));
+    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 4e-3), "{a:?}, {b:?}");
+    assert_eq!(recognize_attention(&mut of(-100.0)), 0);
+}
