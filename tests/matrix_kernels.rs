@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use half::f16;
 use onepool::backend::vulkan::VulkanDriver;
-use onepool::backend::{ContextDesc, Driver};
+use onepool::backend::{ContextDesc, DeviceInfo, Driver};
 use onepool::device::Context;
 use onepool::kernel::KernelSource;
 use onepool::ops::attention::{Attention, Codes, MatMulNBits};
@@ -76,6 +76,11 @@ fn plain(file: &str, name: &str) -> KernelSource {
 
 /// The first device, with matrices; and the names of the kernels that plain ones took the place of.
 fn with_matrices() -> Option<(Context, Arc<Mutex<HashSet<String>>>)> {
+    with_matrices_as(|info| info.processors = Some(16))
+}
+
+/// The same, as `change` has it.
+fn with_matrices_as(change: impl FnOnce(&mut DeviceInfo)) -> Option<(Context, Arc<Mutex<HashSet<String>>>)> {
     let driver = VulkanDriver::default();
     let real = match driver.open(0, &ContextDesc { validation: true, ..ContextDesc::default() }) {
         Ok(real) => real,
@@ -86,12 +91,19 @@ fn with_matrices() -> Option<(Context, Arc<Mutex<HashSet<String>>>)> {
             return None;
         }
     };
-    let disguised = Disguised::with_matrices(real, |info| info.processors = Some(16));
+    let disguised = Disguised::with_matrices(real, change);
     let seen: Arc<Mutex<HashSet<String>>> = Arc::default();
     let names = Arc::clone(&seen);
     let disguised = disguised.replacing(move |name| {
-        let files =
-            ["nbits_matrix", "block_matrix", "gemm_matrix", "conv_matrix", "conv_patch", "attention_matrix"];
+        let files = [
+            "nbits_matrix",
+            "block_matrix",
+            "gemm_matrix",
+            "conv_matrix",
+            "conv_patch",
+            "attention_matrix",
+            "attention_streak",
+        ];
         let file = files.into_iter().find(|file| name.starts_with(file))?;
         names.lock().unwrap().insert(name.to_owned());
         Some(plain(file, name))
@@ -485,10 +497,8 @@ fn convolutions_are_those_of_the_native_function() {
     assert_eq!(context.validation_messages(), Vec::<String>::new());
 }
 
-/// Every size of a vector, kind of mask, window, and number of valid keys; few work-groups and many.
-#[test]
-fn attention_is_that_of_the_native_function() {
-    let Some((context, seen)) = with_matrices() else { return };
+/// Every size of a vector, kind of mask, window, and number of valid keys, on a device of matrices.
+fn check_attention(context: &Context) {
     let plain = Attention::default();
     let causal = Attention { causal: true, ..plain.clone() };
     let window = Attention { window: [Some(20), None], softcap: 2.0, ..causal.clone() };
@@ -506,6 +516,9 @@ fn attention_is_that_of_the_native_function() {
         (&window, [2, 8, 4, 90, 90, 64, 32], none, false, none),
         (&window, [2, 8, 4, 66, 66, 128, 120], none, false, none),
         (&shared, [1, 4, 2, 24, 24, 64, 64], none, false, none),
+        (&plain, [1, 1, 1, 100, 90, 64, 40], none, false, none),
+        (&plain, [1, 1, 1, 70, 75, 72, 128], none, false, none),
+        (&plain, [3, 2, 1, 30, 80, 48, 64], none, false, &[80, 30, 0]),
     ] {
         // Quarters: their products are exact, and scores are not so large that one key has all the weight.
         let quarters = |shape: [usize; 4], seed: u32| {
@@ -536,13 +549,20 @@ fn attention_is_that_of_the_native_function() {
         }
         let op: Arc<dyn Operator> = Arc::new(op.clone());
         let want = run(op.clone(), &inputs, None);
-        let got = run(op, &inputs, Some(&context));
+        let got = run(op, &inputs, Some(context));
         // Weights are rounded to float16 before the sums.
         let wrong = got.iter().zip(&want).position(|(got, want)| (got - want).abs() > 2e-3);
         let values = wrong.map(|at| (at, got[at], want[at]));
         let case = format!("{b} {hq} {hk} {l} {s} {d} {dv} {mask:?}");
         assert!(got.len() == want.len() && wrong.is_none(), "{case}: (element, value, expected) {values:?}");
     }
+}
+
+/// Few work-groups and many.
+#[test]
+fn attention_is_that_of_the_native_function() {
+    let Some((context, seen)) = with_matrices() else { return };
+    check_attention(&context);
     let seen = seen.lock().unwrap();
     for (name, bytes) in [
         ("32", 11 << 10),
@@ -556,6 +576,23 @@ fn attention_is_that_of_the_native_function() {
     ] {
         let fits = context.info().limits.max_local_bytes >= bytes;
         assert_eq!(seen.contains(&format!("attention_matrix_f16_{name}")), fits, "{name} of {seen:?}");
+    }
+    assert_eq!(context.validation_messages(), Vec::<String>::new());
+}
+
+/// Where there are registers for the kernels of streaks, which take what has no mask.
+#[test]
+fn attention_in_streaks_is_that_of_the_native_function() {
+    let many_registers = |info: &mut DeviceInfo| {
+        (info.processors, info.subgroup_range) = (Some(1), [32; 2]);
+    };
+    let Some((context, seen)) = with_matrices_as(many_registers) else { return };
+    check_attention(&context);
+    let seen = seen.lock().unwrap();
+    for name in
+        ["streak_f16_64", "streak_f16_64_two", "streak_f16_128", "matrix_f16_64", "matrix_f16_128_bool"]
+    {
+        assert!(seen.contains(&format!("attention_{name}")), "{name} of {seen:?}");
     }
     assert_eq!(context.validation_messages(), Vec::<String>::new());
 }

@@ -342,7 +342,11 @@ impl Method {
         // What writes its keys into the cache is done by parts alone.
         if places.fresh.is_none() && places.coded.is_none() {
             all.extend(vectors(s, places, bool_mask).map(Method::Vectors));
-            all.extend(matrices(s, places, bool_mask, lower).map(Method::Matrices));
+            if by_matrices(places) {
+                all.extend(
+                    Matrices::all(s, places.dtype, bool_mask, lower).into_iter().map(Method::Matrices),
+                );
+            }
         }
         if places.paged.is_some() && s.batch == 1 || places.coded.is_some() {
             all.push(one_tile(s));
@@ -395,8 +399,12 @@ fn vectors(s: &Scaled, places: &Places, bool_mask: bool) -> Option<KernelId> {
 }
 
 fn matrices(s: &Scaled, places: &Places, bool_mask: bool, lower: &Lowering<'_>) -> Option<Matrices> {
-    let takes = places.scores.is_none() && places.paged.is_none();
-    if takes { Matrices::of(s, places.dtype, bool_mask, lower) } else { None }
+    if by_matrices(places) { Matrices::of(s, places.dtype, bool_mask, lower) } else { None }
+}
+
+/// Whether kernels of cooperative matrices can take such operands.
+fn by_matrices(places: &Places) -> bool {
+    places.scores.is_none() && places.paged.is_none()
 }
 
 /// The queries of an invocation of `attention_tile.comp` and the elements of a value of its work-groups. Small ones waste less

@@ -88,6 +88,8 @@ impl Job {
             "attention" if info.name.starts_with("attention_tile") => {
                 ["_half", "_small"].iter().any(|size| info.name.contains(size))
             }
+            // So are these.
+            "attention" if info.name.starts_with("attention_streak") => false,
             "attention" | "conv" | "pointwise" => true,
             // Determinants are no products.
             "linalg" => !info.name.starts_with("det"),
