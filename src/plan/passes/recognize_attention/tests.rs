@@ -325,9 +325,10 @@ fn replaced_scores_of_float16_are_found() {
         let values = numbers(shape).to_f32s().unwrap().into_iter().map(half::f16::from_f32);
         Tensor::new(shape, &values.collect::<Vec<_>>()).unwrap()
     };
-    let hidden: Vec<bool> = (0..14).map(|key| key % 7 == 0).collect();
+    let hidden: Vec<u8> = (0..14).map(|key| u8::from(key % 7 == 0)).collect();
     let mut inputs = [[2, 3, 5, 8], [2, 3, 8, 7], [2, 3, 7, 6]].map(|shape| halves(&shape)).to_vec();
-    inputs.push(Tensor::new([2, 1, 1, 7], &hidden).unwrap());
+    let info = TensorInfo::new(DType::Bool, Shape::new([2, 1, 1, 7]).unwrap());
+    inputs.push(Tensor::from_bytes(info, &hidden).unwrap());
     let (a, b) = (run(&apart, &inputs), run(&one, &inputs));
     assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 4e-3), "{a:?}, {b:?}");
     assert_eq!(recognize_attention(&mut of(-100.0)), 0);
