@@ -107,16 +107,22 @@ impl Operator for Binary {
         }
     }
 
-    /// A product with a constant number. Sums are none: as a bias they leave room for an activation.
+    /// A product with a constant number, or one slope for all elements. Sums are none: as a bias they leave room for an
+    /// activation.
     fn as_activation(&self, cx: &OpCx) -> Option<Activation> {
         let is_number = |i: &usize| cx.value(*i).is_some_and(|t| t.shape().elements() == 1);
-        let number = [0, 1].into_iter().find(is_number)?;
+        let is_slope = self.op == BinaryFunction::PRelu;
+        let number = [0, 1].into_iter().skip(usize::from(is_slope)).find(is_number)?;
         let [factor] = cx.value(number)?.to_f32s().ok()?[..] else { return None };
         let keeps_shape = cx.shape(1 - number).ok()? == &cx.outputs().first()?.shape;
         // The factor of float64 may not be one of float32.
-        let applies = self.op == BinaryFunction::Mul && FLOATS_TO_32.contains(&cx.dtype(0).ok()?);
-        // A negative zero changes no product, not even another one.
-        (applies && keeps_shape).then(|| Activation::with(Function::Affine, [factor, -0.0]))
+        let applies = keeps_shape && FLOATS_TO_32.contains(&cx.dtype(0).ok()?);
+        match self.op {
+            // A negative zero changes no product, not even another one.
+            BinaryFunction::Mul if applies => Some(Activation::with(Function::Affine, [factor, -0.0])),
+            BinaryFunction::PRelu if applies => Some(Activation::with(Function::LeakyRelu, [factor, 0.0])),
+            _ => None,
+        }
     }
 
     fn pointwise_expr(&self, cx: &OpCx, desc: &mut PointwiseDesc, args: &[ExprId]) -> Option<ExprId> {

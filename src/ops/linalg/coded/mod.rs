@@ -3,7 +3,7 @@
 pub(crate) mod panel;
 
 use super::joined::Beside;
-use super::product::{Around, Mat, Threads, product_around};
+use super::product::{Mat, Threads, product};
 use super::tile::{self, Columns, Start, Tiled};
 use crate::dtype::DType;
 use crate::kernel::codes::coded_matrix::{SUBS_32, SUBS_64, SUBS_128};
@@ -242,18 +242,19 @@ pub(crate) fn many_rows<T: Real>(
     let (Some(a), Some(y), true) = (as_f32s(a), as_f32s_mut(y), bias != Some(None)) else {
         return Err(KernelError::Value { what: "a product with codes that is not summed in float32".into() });
     };
-    let bias = bias.flatten();
-    if !tile::has_vectors() {
+    if tile::has_vectors() {
+        let columns = Decoded { decode, depth: k };
+        let (start, epilogue) = (Start::Zero, Activation::None.into());
+        Tiled { a, a_row: k, depth: k, columns: &columns, start, epilogue }.run(m, n, y, n, Threads::All);
+    } else {
         let mut whole = vec![0f32; n * k];
         decode(0, &mut whole);
-        let (a, b) = (Mat::rows(a, k), Mat::transposed(&whole, k));
-        let around = Around { bias, activation: Activation::None };
-        return product_around([m, n, k], a, b, y, n, around, Threads::All);
+        product([m, n, k], Mat::rows(a, k), Mat::transposed(&whole, k), y, n, false, Threads::All)?;
     }
-    let start = bias.map_or(Start::Zero, Start::PerColumn);
-    let columns = Decoded { decode, depth: k };
-    let epilogue = Activation::None.into();
-    Tiled { a, a_row: k, depth: k, columns: &columns, start, epilogue }.run(m, n, y, n, Threads::All);
+    // Added last, as devices do: sums that are exact stay so.
+    if let Some(bias) = bias.flatten() {
+        par::rows(y, n, m * n, |_, y| y.iter_mut().zip(bias).for_each(|(y, b)| *y += *b));
+    }
     Ok(())
 }
 

@@ -235,6 +235,11 @@ fn activations_are_known_where_their_parameters_are() {
     assert_eq!(activation("Sin", &[], &plain), None);
     let slope = Activation::with(Function::LeakyRelu, [0.5, 0.0]);
     assert_eq!(activation("LeakyRelu", &[("alpha", float(0.5))], &plain), Some(slope));
+    let slopes = |slopes: &[f32]| {
+        [Some(Tensor::new([2], &[1f32; 2]).unwrap()), Some(Tensor::new([slopes.len()], slopes).unwrap())]
+    };
+    assert_eq!(activation("PRelu", &[], &slopes(&[0.5])), Some(slope));
+    assert_eq!(activation("PRelu", &[], &slopes(&[0.5, 0.25])), None);
     let six = [Some(x.clone()), Some(Tensor::scalar(0f32)), Some(Tensor::scalar(6f32))];
     assert_eq!(activation("Clip", &[], &six), Some(Activation::with(Function::Clip, [0.0, 6.0])));
     let unknown = [Some(Fact::known(x.clone())), Some(Fact::of(Tensor::scalar(0f32).info().clone()))];
