@@ -3,8 +3,8 @@
 
 use crate::kernel::KernelError;
 use crate::kernel::codes::attention::Stage;
-use crate::ops::linalg::product::{Mat, Threads, product};
-use crate::ops::norm::{larger, largest};
+use crate::ops::linalg::product::{Mat, Threads, product, sum_of};
+use crate::ops::norm::largest;
 use crate::ops::real::Real;
 use crate::ops::scratch::Scratch;
 use crate::ops::{OpError, par};
@@ -13,8 +13,6 @@ use crate::simd::wide;
 
 /// Queries that are scored at once; bounds the memory that scores take.
 const BLOCK: usize = 64;
-/// Numbers that are computed together.
-const LANES: usize = 16;
 /// Keys that are turned around at a time: the elements of a cache line.
 const TURNED: usize = 16;
 
@@ -54,15 +52,6 @@ pub(super) struct MaskSteps {
     pub len: usize,
     /// Number of its elements.
     pub elements: usize,
-}
-
-impl MaskSteps {
-    /// Where the keys `seen`, counted from key `low` on, that the mask has elements for end, and the element of the first
-    /// of them.
-    fn part(&self, [batch, head, i, low]: [usize; 4], seen: (usize, usize)) -> (usize, usize) {
-        let first = batch * self.batch + head * self.head + i * self.row;
-        (self.len.saturating_sub(low).clamp(seen.0, seen.1), first + (low + seen.0) * self.key)
-    }
 }
 
 /// `softmax(cap(scale * q k') + mask) v` for every head of every element of a batch.
@@ -313,7 +302,6 @@ impl Scaled {
         };
         product([rows, keys, self.head], left, right, &mut own, keys, false, Threads::One)?;
         let mut shown = scores.map(|s| s.chunks_mut(self.kv_len));
-        let mut factors = Vec::with_capacity(rows);
         for (r, row) in own.chunks_mut(keys).enumerate() {
             let show = shown.as_mut().and_then(Iterator::next);
             let (head, i) = if across { (head + r, first) } else { (head, first + r) };
@@ -324,15 +312,11 @@ impl Scaled {
                 Sink::Zero => Some(T::ZERO),
                 Sink::Heads(sinks) => sinks.get(head).copied(),
             };
-            factors.push(self.row((given.mask, sink), [batch, head, i, low], seen, row, stage.zip(show)));
+            self.row((given.mask, sink), [batch, head, i, low], seen, row, stage.zip(show));
         }
         let left = Mat { data: &own, row: keys, col: 1 };
         let right = Mat { data: v, row: self.v.row, col: 1 };
-        product([rows, self.v_head, keys], left, right, y, self.v_head, false, Threads::One)?;
-        for (y, factor) in y.chunks_mut(self.v_head).zip(factors) {
-            y.iter_mut().for_each(|y| *y *= factor);
-        }
-        Ok(())
+        product([rows, self.v_head, keys], left, right, y, self.v_head, false, Threads::One)
     }
 
     /// How many keys of element `batch` are valid, and the position of its first query.
@@ -357,8 +341,8 @@ impl Scaled {
         (low.min(high), high)
     }
 
-    /// Products of one query with keys become weights. `at` is the batch, the head, the query and the first key; `seen` the
-    /// keys that are not hidden by their place. Returns what sums of values with these weights are multiplied by.
+    /// Products of one query with keys become probabilities. `at` is the batch, the head, the query and the
+    /// first key; `seen` the keys that are not hidden by their place.
     fn row<T: Real>(
         &self,
         (mask, sink): (MaskData<'_, T>, Option<T>),
@@ -366,108 +350,78 @@ impl Scaled {
         seen: (usize, usize),
         row: &mut [T],
         mut show: Option<(Stage, &mut [T])>,
-    ) -> T {
-        let quick = if show.is_none() { self.quick_scores(mask, at, seen, row) } else { None };
-        let (top, scale) = quick.unwrap_or_else(|| {
-            self.scores(mask, at, seen, row, &mut show);
-            let part = &row[seen.0..seen.1];
-            let top = wide(
-                #[inline(always)]
-                || largest(part),
-            );
-            (top, T::ONE)
-        });
+    ) {
+        let mut shown = |stage: Stage, row: &[T]| {
+            if let Some((wanted, out)) = &mut show
+                && *wanted == stage
+                && out.len() == row.len()
+            {
+                out.copy_from_slice(row);
+            }
+        };
+        let scale = T::from_f64(self.scale.into());
+        wide(
+            #[inline(always)]
+            || row.iter_mut().for_each(|s| *s *= scale),
+        );
+        shown(Stage::Product, row);
+        if self.softcap != 0.0 {
+            let cap = f64::from(self.softcap);
+            row.iter_mut().for_each(|s| *s = T::from_f64(cap * (s.to_f64() / cap).tanh()));
+        }
+        shown(Stage::Capped, row);
+        row[..seen.0].fill(T::LOWEST);
+        row[seen.1..].fill(T::LOWEST);
+        self.add_mask(mask, at, seen, row);
+        shown(Stage::Masked, row);
+        let part = &row[seen.0..seen.1];
+        let top = wide(
+            #[inline(always)]
+            || largest(part),
+        );
         let nothing = top == T::LOWEST;
         let top = sink.filter(|s| *s > top).unwrap_or(top);
         let aside = sink.map_or(T::ZERO, |s| (s - top).exp());
         row[..seen.0].fill(T::ZERO);
         row[seen.1..].fill(T::ZERO);
         let part = &mut row[seen.0..seen.1];
-        let factor = if nothing {
+        if nothing {
             part.fill(T::ZERO);
-            T::ONE
         } else {
-            let total = wide(
+            wide(
                 #[inline(always)]
-                || weigh(part, scale, top),
+                || {
+                    for s in part.iter_mut() {
+                        *s = (*s - top).exp();
+                    }
+                    let total = sum_of(
+                        part,
+                        #[inline(always)]
+                        |s| s,
+                    );
+                    let factor = T::ONE / (total + aside);
+                    for s in part.iter_mut() {
+                        *s *= factor;
+                    }
+                },
             );
-            T::ONE / (total + aside)
-        };
-        if show.is_none() {
-            return factor;
         }
-        row.iter_mut().for_each(|s| *s *= factor);
-        show_at(Stage::Softmax, row, &mut show);
-        T::ONE
+        shown(Stage::Softmax, row);
     }
 
-    /// Where nothing but a scale and a mask makes scores of products: the largest score, and what products in place of
-    /// scores are still to be multiplied by.
-    fn quick_scores<T: Real>(
+    fn add_mask<T: Real>(
         &self,
         data: MaskData<'_, T>,
-        at: [usize; 4],
+        [batch, head, i, low]: [usize; 4],
         seen: (usize, usize),
         row: &mut [T],
-    ) -> Option<(T, T)> {
-        let scale = Some(T::from_f64(self.scale.into())).filter(|scale| *scale > T::ZERO)?;
-        match (data, self.mask) {
-            _ if self.softcap != 0.0 => None,
-            (_, None) => {
-                let part = &row[seen.0..seen.1];
-                let top = wide(
-                    #[inline(always)]
-                    || largest(part),
-                );
-                Some((top * scale, scale))
-            }
-            (MaskData::Add(m), Some(mask)) if mask.key == 1 => {
-                let (covered, from) = mask.part(at, seen);
-                row[covered..seen.1].fill(T::LOWEST);
-                let (part, m) = (&mut row[seen.0..covered], m.get(from..).unwrap_or_default());
-                let given = part.len().min(m.len());
-                part[given..].fill(T::LOWEST);
-                let top = wide(
-                    #[inline(always)]
-                    || mask_scaled(&mut part[..given], m, scale),
-                );
-                Some((top, T::ONE))
-            }
-            _ => None,
-        }
-    }
-
-    /// Products become scores, scaled, capped and masked.
-    fn scores<T: Real>(
-        &self,
-        mask: MaskData<'_, T>,
-        at: [usize; 4],
-        seen: (usize, usize),
-        row: &mut [T],
-        show: &mut Option<(Stage, &mut [T])>,
     ) {
-        let scale = T::from_f64(self.scale.into());
-        wide(
-            #[inline(always)]
-            || row.iter_mut().for_each(|s| *s *= scale),
-        );
-        show_at(Stage::Product, row, show);
-        if self.softcap != 0.0 {
-            let cap = f64::from(self.softcap);
-            row.iter_mut().for_each(|s| *s = T::from_f64(cap * (s.to_f64() / cap).tanh()));
-        }
-        show_at(Stage::Capped, row, show);
-        row[..seen.0].fill(T::LOWEST);
-        row[seen.1..].fill(T::LOWEST);
-        self.add_mask(mask, at, seen, row);
-        show_at(Stage::Masked, row, show);
-    }
-
-    fn add_mask<T: Real>(&self, data: MaskData<'_, T>, at: [usize; 4], seen: (usize, usize), row: &mut [T]) {
         let Some(mask) = self.mask else { return };
-        let (covered, from) = mask.part(at, seen);
+        let first = batch * mask.batch + head * mask.head + i * mask.row;
+        let covered = mask.len.saturating_sub(low).clamp(seen.0, seen.1);
         row[covered..seen.1].fill(T::LOWEST);
         let part = &mut row[seen.0..covered];
+        let from = first + (low + seen.0) * mask.key;
         match data {
             MaskData::None => {}
             MaskData::Bool(m) => {
@@ -477,65 +431,28 @@ impl Scaled {
                     }
                 }
             }
+            MaskData::Add(m) if mask.key == 1 => {
+                let m = m.get(from..).unwrap_or_default();
+                let given = part.len().min(m.len());
+                wide(
+                    #[inline(always)]
+                    || {
+                        for (s, m) in part.iter_mut().zip(m) {
+                            // Hidden whatever the score is, also where it is no number.
+                            *s = if *m == T::LOWEST { *m } else { *s + *m };
+                        }
+                    },
+                );
+                part[given..].fill(T::LOWEST);
+            }
             MaskData::Add(m) => {
                 for (j, s) in part.iter_mut().enumerate() {
-                    *s = masked(*s, m.get(from + j * mask.key).copied().unwrap_or(T::LOWEST));
+                    let m = m.get(from + j * mask.key).copied().unwrap_or(T::LOWEST);
+                    // Hidden whatever the score is, also where it is no number.
+                    *s = if m == T::LOWEST { m } else { *s + m };
                 }
             }
         }
-    }
-}
-
-/// A score with what a mask adds to it: hidden whatever the score is, also where it is no number.
-#[inline(always)]
-fn masked<T: Real>(score: T, mask: T) -> T {
-    if mask == T::LOWEST { mask } else { score + mask }
-}
-
-/// Scales products and adds a mask; returns the largest score.
-#[inline(always)]
-fn mask_scaled<T: Real>(products: &mut [T], mask: &[T], scale: T) -> T {
-    let mut tops = [T::LOWEST; LANES];
-    let each = |s: &mut T, m: &T, top: &mut T| {
-        *s = masked(*s * scale, *m);
-        *top = larger(*top, *s);
-    };
-    let (chunks, rest) = products.as_chunks_mut::<LANES>();
-    let (masks, after) = mask.split_at(chunks.len() * LANES);
-    for (chunk, m) in chunks.iter_mut().zip(masks.as_chunks::<LANES>().0) {
-        for ((s, m), top) in chunk.iter_mut().zip(m).zip(&mut tops) {
-            each(s, m, top);
-        }
-    }
-    let mut top = T::LOWEST;
-    rest.iter_mut().zip(after).for_each(|(s, m)| each(s, m, &mut top));
-    tops.into_iter().fold(top, larger)
-}
-
-/// Weights of scores, which are these numbers times `scale`, beside the score `top`; returns their sum.
-#[inline(always)]
-fn weigh<T: Real>(scores: &mut [T], scale: T, top: T) -> T {
-    let mut sums = [T::ZERO; LANES];
-    let each = |s: &mut T, sum: &mut T| {
-        *s = (*s * scale - top).exp();
-        *sum += *s;
-    };
-    let (chunks, rest) = scores.as_chunks_mut::<LANES>();
-    for chunk in chunks {
-        chunk.iter_mut().zip(&mut sums).for_each(|(s, sum)| each(s, sum));
-    }
-    let mut sum = T::ZERO;
-    rest.iter_mut().for_each(|s| each(s, &mut sum));
-    sums.into_iter().sum::<T>() + sum
-}
-
-/// Copies `row` to who wants to see what it is at `stage`.
-fn show_at<T: Real>(stage: Stage, row: &[T], show: &mut Option<(Stage, &mut [T])>) {
-    if let Some((wanted, out)) = show
-        && *wanted == stage
-        && out.len() == row.len()
-    {
-        out.copy_from_slice(row);
     }
 }
 

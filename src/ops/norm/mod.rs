@@ -20,8 +20,8 @@ pub use lp_norm::LpNormalization;
 pub use lrn::Lrn;
 pub use mean_variance::MeanVarianceNormalization;
 pub(crate) use rows::statistics;
+pub(crate) use softmax::largest;
 pub use softmax::{Softmax, SoftmaxKind};
-pub(crate) use softmax::{larger, largest};
 
 use super::real::FLOATS;
 use super::{Family, Lowering, OpCx, OpDef, OpError, Operand, ReadFn};

@@ -152,7 +152,7 @@ impl RealKernel for Run {
 
 /// The larger one; a NaN stays.
 #[inline(always)]
-pub(crate) fn larger<T: Real>(a: T, b: T) -> T {
+fn larger<T: Real>(a: T, b: T) -> T {
     if b > a || b.partial_cmp(&b).is_none() { b } else { a }
 }
 
