@@ -50,7 +50,7 @@ type Places = (Option<TensorId>, Option<TensorId>);
 struct Change {
     graph: Graph,
     is_changed: bool,
-    /// What no one reads any more: conversions of caches.
+    /// Conversions of caches, which nothing reads any more.
     unread: Vec<TensorId>,
 }
 
@@ -130,10 +130,12 @@ fn is_narrowed(graph: &Graph, past: TensorId) -> bool {
         && readers(graph, past).any(is_cast)
 }
 
-/// Whether an output is only a conversion, which nothing in the graph reads.
+/// Whether an output is only a conversion, which nothing in the graph reads and no other output is.
 fn is_widened(graph: &Graph, present: TensorId) -> bool {
     let maker = graph.nodes().iter().find(|node| node.outputs[..] == [Some(present)]);
+    let names = graph.outputs().iter().filter(|(_, output)| *output == present).count();
     maker.is_some_and(|node| converts_to(node) == Some(DType::F32))
+        && names == 1
         && readers(graph, present).next().is_none()
 }
 

@@ -227,44 +227,43 @@ impl Scaled {
                 jobs.push(Job { batch, head, first: r * BLOCK, across: false, y, scores: part });
             }
         }
-        let turned = self.turned(given.k)?;
-        par::try_share(jobs.into_iter(), |job| self.block(given, turned.as_deref(), stage, job))
+        // A cache may have room for many more keys than there are.
+        let valid = (0..self.batch).map(|batch| self.valid(given.lens, batch).0).max().unwrap_or(0);
+        let turned = self.turned(given.k, if stage.is_some() { self.kv_len } else { valid })?;
+        let turned = turned.as_ref().map(|(turned, row)| (&turned[..], *row));
+        par::try_share(jobs.into_iter(), |job| self.block(given, turned, stage, job))
     }
 
-    /// Elements from one row of [`Scaled::turned`] to the next: no power of two, whose rows would share sets of the cache.
-    fn turned_row(&self) -> usize {
-        self.kv_len.next_multiple_of(TURNED) + TURNED
-    }
-
-    /// The keys as `[batch, kv_heads, head, turned_row]`, where more queries than elements of a key read them: else it takes
-    /// less time to turn scores around.
-    fn turned<T: Real>(&self, k: &[T]) -> Result<Option<Scratch<T>>, KernelError> {
-        let (row, step) = (self.turned_row(), self.k.row);
+    /// The first `keys` keys as `[batch, kv_heads, head, row]` and the size of a row, where more queries than elements of a
+    /// key read them: else it takes less time to turn scores around.
+    fn turned<T: Real>(&self, k: &[T], keys: usize) -> Result<Option<(Scratch<T>, usize)>, KernelError> {
+        // No power of two: rows would share sets of the cache.
+        let (row, step) = (keys.next_multiple_of(TURNED) + TURNED, self.k.row);
         let each = self.head * row;
-        if self.q_len <= self.head || each == 0 || self.kv_len < TURNED {
+        if self.q_len <= self.head || each == 0 || keys < TURNED {
             return Ok(None);
         }
         let mut turned = Scratch::new(self.batch * self.kv_heads * each);
         par::try_share(turned.chunks_mut(each).enumerate(), |(n, to)| {
             let (batch, head) = (n / self.kv_heads, n % self.kv_heads);
             let k = tail(k, self.k.first + batch * self.k.batch + head * self.k.head)?;
-            tail(k, (self.kv_len - 1) * step + self.head)?;
-            for first in (0..self.kv_len).step_by(TURNED) {
-                let keys = TURNED.min(self.kv_len - first);
+            tail(k, (keys - 1) * step + self.head)?;
+            for first in (0..keys).step_by(TURNED) {
+                let some = TURNED.min(keys - first);
                 for (element, to) in to.chunks_mut(row).enumerate() {
                     let from = k[first * step + element..].iter().step_by(step.max(1));
-                    to[first..first + keys].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                    to[first..first + some].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
                 }
             }
             Ok(())
         })?;
-        Ok(Some(turned))
+        Ok(Some((turned, row)))
     }
 
     fn block<T: Real>(
         &self,
         given: &Attended<'_, T>,
-        turned: Option<&[T]>,
+        turned: Option<(&[T], usize)>,
         stage: Option<Stage>,
         job: Job<'_, T>,
     ) -> Result<(), KernelError> {
@@ -293,8 +292,7 @@ impl Scaled {
         let mut own = Scratch::new(rows * keys);
         let left = Mat { data: q, row: if across { self.q.head } else { self.q.row }, col: 1 };
         let right = match turned {
-            Some(turned) => {
-                let row = self.turned_row();
+            Some((turned, row)) => {
                 let first = (batch * self.kv_heads + kv) * self.head * row + low;
                 Mat { data: tail(turned, first)?, row, col: 1 }
             }

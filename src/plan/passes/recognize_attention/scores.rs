@@ -10,7 +10,7 @@ use crate::shape::Shape;
 const DEEPEST: usize = 8;
 /// Numbers from here down absorb every score that is added to them.
 const HIDES: f32 = -1e30;
-/// Numbers of float16 from here down leave a key no weight beside one that is seen: the type ends at 65504.
+/// Scores of float16 from here down have the weight 0 where another key is seen: the type ends at 65504.
 const HIDES_F16: f32 = -1e4;
 
 /// The most elements of scores to which a mask of windows is added, as the sum with other terms has as many.
