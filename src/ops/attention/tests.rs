@@ -227,8 +227,9 @@ fn cases() -> Vec<Case> {
         all.push(Case { op, mask: Some((vec![5, 9 + past], false)), ..plain([2, 6, 2, 5, 9, past, 8, 4]) });
     }
     // More queries than elements of a key.
-    let lens = Some(vec![40, 17, 0]);
-    all.push(Case { lens, ..plain([3, 4, 2, 20, 40, 0, 8, 20]) });
+    for lens in [[40, 17, 0], [23, 17, 0]] {
+        all.push(Case { lens: Some(lens.to_vec()), ..plain([3, 4, 2, 20, 40, 0, 8, 20]) });
+    }
     let views = [[2, 4, 19, 8], [2, 2, 33, 8], [2, 2, 33, 4], [2, 4, 19, 4]].map(|s| Some(rows_first(s)));
     let op = Attention { views, ..base.clone() };
     all.push(Case { op, mask: Some((vec![19, 33], false)), ..plain([2, 4, 2, 19, 33, 0, 8, 4]) });
