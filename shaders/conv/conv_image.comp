@@ -18,6 +18,7 @@ SPEC(2, uint, ACTIVATION, 0u);
 layout(set = 0, binding = 0) uniform sampler2D x;
 layout(set = 0, binding = 1, std430) readonly buffer W { VEC w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
+#include "channel.glsl"
 layout(set = 0, binding = 3, std430) writeonly buffer Y { T y[]; };
 
 layout(push_constant) uniform Params
@@ -77,11 +78,13 @@ void main()
         if (channel >= p.oc) {
             return;
         }
-        float b = BIASED != 0u ? float(bias[i % p.groups * p.oc + channel]) : 0.0;
+        uint of_all = i % p.groups * p.oc + channel;
+        float b = bias_of(of_all);
+        float slope = slope_of(of_all, p.groups * p.oc, p.act_a);
         uint first = ((i * p.oc + channel) * p.oh + row) * p.ow + col;
         [[unroll]] for (uint k = 0u; k < PX; ++k) {
             if (col + k < p.ow) {
-                y[first + k] = T(activate(sums[k][lane] + b, ACTIVATION, p.act_a, p.act_b));
+                y[first + k] = T(activate(sums[k][lane] + b, ACTIVATION, slope, p.act_b));
             }
         }
     }

@@ -17,6 +17,7 @@ LOCAL_SIZE(0, 128);               // all subgroups
 layout(set = 0, binding = 0, std430) readonly buffer X { float16_t x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { uvec2 w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
+#include "channel.glsl"
 #include "parts.glsl"
 #define SUMMAND 5
 #include "output.glsl"
@@ -136,14 +137,15 @@ void leave(uint slice, uint first, uint channel, uint element, uint plane)
                 continue;
             }
             uint to = group * p.oc + c;
-            float b = BIASED != 0u ? float(bias[to]) : 0.0;
+            float b = bias_of(to);
+            float slope = slope_of(to, p.groups * p.oc, p.act_a);
             uint at = n;
             if (PLAIN == 0u) {
                 at = n / (p.ow * p.oh) * p.yd + n / p.ow % p.oh * p.yh + n % p.ow * p.yw;
             }
             at += p.y_first + (image * p.groups * p.oc + to) * p.yc;
             float v = plus_summand(sum_at(first, q / 16u, q % 16u) + b, at);
-            y[at] = float16_t(activate(v, ACTIVATION, p.act_a, p.act_b));
+            y[at] = float16_t(activate(v, ACTIVATION, slope, p.act_b));
         }
     }
 }

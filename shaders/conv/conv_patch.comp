@@ -19,6 +19,7 @@ LOCAL_SIZE(0, 128);               // all subgroups
 layout(set = 0, binding = 0, std430) readonly buffer X { float16_t x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { float16_t bias[]; };
+#include "channel.glsl"
 #define SUMMAND 4
 #include "output.glsl"
 
@@ -141,9 +142,10 @@ void leave(uint first, uint channel, uint line, uint element)
         if (c < p.oc && n < p.ow && line < p.oh) {
             uint to = group * p.oc + c;
             uint at = p.y_first + (image * p.groups * p.oc + to) * p.yc + line * p.ow + n;
-            float b = BIASED != 0u ? float(bias[to]) : 0.0;
+            float b = bias_of(to);
+            float slope = slope_of(to, p.groups * p.oc, p.act_a);
             float v = plus_summand(sum_at(first, q / 16u, q % 16u) + b, at);
-            y[at] = float16_t(activate(v, ACTIVATION, p.act_a, p.act_b));
+            y[at] = float16_t(activate(v, ACTIVATION, slope, p.act_b));
         }
     }
 }

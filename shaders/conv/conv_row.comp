@@ -29,6 +29,7 @@ SPEC(10, uint, PLAIN, 0u);        // weights are [group][channel][ic]; STEPS is 
 
 #include "texels.glsl"
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
+#include "channel.glsl"
 #define SUMMAND 4
 #include "output.glsl"
 
@@ -179,14 +180,15 @@ void main()
         [[unroll]] for (uint k = 0u; k < 4u; ++k) {
             uint c = 4u * half_tile + k;
             if (c < count) {
-                float b = BIASED != 0u ? float(bias[channel + c]) : 0.0;
+                float b = bias_of(channel + c);
+                float slope = slope_of(channel + c, p.groups * p.oc, p.act_a);
 #ifdef OUT4
                 [[unroll]] for (uint j = 0u; j < PX; j += 4u) {
                     if (ow + j < p.ow) {
                         vec4 v = vec4(sums[2u * j + half_tile][k], sums[2u * j + 2u + half_tile][k],
                                       sums[2u * j + 4u + half_tile][k], sums[2u * j + 6u + half_tile][k]);
                         uint to = (at + c * p.yc + j) / 4u;
-                        y[to] = VEC(activate4(plus_summand(v + b, to), ACTIVATION, p.act_a, p.act_b));
+                        y[to] = VEC(activate4(plus_summand(v + b, to), ACTIVATION, slope, p.act_b));
                     }
                 }
 #else
@@ -194,7 +196,7 @@ void main()
                     if (ow + j < p.ow) {
                         uint to = at + c * p.yc + j * p.yw;
                         float v = plus_summand(sums[2u * j + half_tile][k] + b, to);
-                        y[to] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
+                        y[to] = T(activate(v, ACTIVATION, slope, p.act_b));
                     }
                 }
 #endif

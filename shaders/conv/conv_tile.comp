@@ -24,6 +24,7 @@ SPEC(3, uint, ACTIVATION, 0u);
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { T w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
+#include "channel.glsl"
 // The output's elements are contiguous, in whole quads.
 #include "parts.glsl"
 #define SUMMAND 5
@@ -131,19 +132,20 @@ void main()
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         if (at.x + i < p.oc) {
             uint channel = group * p.oc + at.x + i;
-            float b = BIASED != 0u ? float(bias[channel]) : 0.0;
+            float b = bias_of(channel);
+            float slope = slope_of(channel, p.groups * p.oc, p.act_a);
             uint base = p.y_first + (image * p.groups * p.oc + channel) * p.yc;
 #ifdef OUT4
             if (at.y < plane) {
                 uint to = (base + at.y) / 4u;
-                y[to] = VEC(activate4(plus_summand(sums[i] + b, to), ACTIVATION, p.act_a, p.act_b));
+                y[to] = VEC(activate4(plus_summand(sums[i] + b, to), ACTIVATION, slope, p.act_b));
             }
 #else
             [[unroll]] for (uint j = 0u; j < 4u; ++j) {
                 uint e = at.y + j;
                 if (e < plane) {
                     uint to = base + e / (p.ow * p.oh) * p.yd + e / p.ow % p.oh * p.yh + e % p.ow * p.yw;
-                    y[to] = T(activate(plus_summand(sums[i][j] + b, to), ACTIVATION, p.act_a, p.act_b));
+                    y[to] = T(activate(plus_summand(sums[i][j] + b, to), ACTIVATION, slope, p.act_b));
                 }
             }
 #endif

@@ -19,6 +19,7 @@ layout(local_size_x = 256) in;
 layout(set = 0, binding = 0, std430) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1, std430) readonly buffer W { VEC w[]; };
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
+#include "channel.glsl"
 // PLAIN, and whole quads of elements.
 #include "parts.glsl"
 #define SUMMAND 5
@@ -143,14 +144,15 @@ void main()
             }
         } else if (c < p.oc) {
             uint to = group * p.oc + c;
-            float b = BIASED != 0u ? float(bias[to]) : 0.0;
+            float b = bias_of(to);
+            float slope = slope_of(to, p.groups * p.oc, p.act_a);
             uint base = p.y_first + (image * p.groups * p.oc + to) * p.yc;
             [[unroll]] for (uint j = 0u; j < 2u; ++j) {
                 uint e = first_element + 64u * j + 4u * tx;
 #ifdef OUT4
                 if (e < plane) {
                     uint at = (base + e) / 4u;
-                    y[at] = VEC(activate4(plus_summand(sums[i][j] + b, at), ACTIVATION, p.act_a, p.act_b));
+                    y[at] = VEC(activate4(plus_summand(sums[i][j] + b, at), ACTIVATION, slope, p.act_b));
                 }
 #else
                 [[unroll]] for (uint q = 0u; q < 4u; ++q) {
@@ -159,7 +161,7 @@ void main()
                         uint strided = n / (p.ow * p.oh) * p.yd + n / p.ow % p.oh * p.yh + n % p.ow * p.yw;
                         uint at = base + (PLAIN != 0u ? n : strided);
                         float v = plus_summand(sums[i][j][q] + b, at);
-                        y[at] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
+                        y[at] = T(activate(v, ACTIVATION, slope, p.act_b));
                     }
                 }
 #endif

@@ -30,6 +30,7 @@ SPEC(11, uint, ACTIVATION, 0u);
 
 #include "texels.glsl"
 layout(set = 0, binding = 2, std430) readonly buffer B { T bias[]; };
+#include "channel.glsl"
 #define SUMMAND 4
 #include "output.glsl"
 
@@ -83,7 +84,8 @@ void main()
     uint channel = i % p.channels;
     uint image = i / p.channels;
 
-    float b = BIASED != 0u ? float(bias[channel]) : 0.0;
+    float b = bias_of(channel);
+    float slope = slope_of(channel, p.channels, p.act_a);
     [[unroll]] for (uint k = 0u; k < ROWS * PX; ++k) {
         sums[k] = b;
     }
@@ -122,14 +124,14 @@ void main()
                     vec4 v = vec4(sums[o * PX + j], sums[o * PX + j + 1u], sums[o * PX + j + 2u],
                                   sums[o * PX + j + 3u]);
                     uint to = (at + j) / 4u;
-                    y[to] = VEC(activate4(plus_summand(v, to), ACTIVATION, p.act_a, p.act_b));
+                    y[to] = VEC(activate4(plus_summand(v, to), ACTIVATION, slope, p.act_b));
                 }
             }
 #else
             [[unroll]] for (uint j = 0u; j < PX; ++j) {
                 if (ow + j < p.ow) {
                     float v = plus_summand(sums[o * PX + j], at + j);
-                    y[at + j] = T(activate(v, ACTIVATION, p.act_a, p.act_b));
+                    y[at + j] = T(activate(v, ACTIVATION, slope, p.act_b));
                 }
             }
 #endif

@@ -16,6 +16,7 @@ SPEC(2, uint, ACTIVATION, 0u);
 
 layout(set = 0, binding = 0, std430) readonly buffer Src { float src[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Bias { T bias[]; };
+#include "channel.glsl"
 #define OUTPUT 2
 #define SUMMAND 3
 #include "output.glsl"
@@ -53,7 +54,8 @@ void main()
         }
         columns[u] = of_products(m[0], m[1], m[2], m[3], m[4], m[5]);
     }
-    float b = BIASED != 0u ? float(bias[channel]) : 0.0;
+    float b = bias_of(channel);
+    float slope = slope_of(channel, p.channels, p.act_a);
     uint to = ((tile / p.of_image * p.channels + channel) * p.oh + oy) * p.ow + ox;
     [[unroll]] for (uint v = 0u; v < 4u; ++v) {
         vec4 row = of_products(columns[0][v], columns[1][v], columns[2][v], columns[3][v], columns[4][v], columns[5][v]);
@@ -61,7 +63,7 @@ void main()
             [[unroll]] for (uint u = 0u; u < 4u; ++u) {
                 if (ox + u < p.ow) {
                     uint at = to + v * p.ow + u;
-                    y[at] = T(activate(plus_summand(row[u] + b, at), ACTIVATION, p.act_a, p.act_b));
+                    y[at] = T(activate(plus_summand(row[u] + b, at), ACTIVATION, slope, p.act_b));
                 }
             }
         }

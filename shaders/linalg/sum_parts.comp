@@ -11,6 +11,7 @@
 LOCAL_SIZE(0, 64);
 SPEC(1, uint, BIASED, 0u);
 SPEC(2, uint, ACTIVATION, 0u);
+SPEC(3, uint, SLOPED, 0u);        // whether C has the summands of rows and then a factor of each for what is below 0: LeakyRelu's
 
 layout(set = 0, binding = 0, std430) readonly buffer Sums { float sums[]; };
 layout(set = 0, binding = 1, std430) readonly buffer C { T c[]; };
@@ -51,5 +52,6 @@ void main()
     if (BIASED != 0u) {
         v += p.beta * float(c[i / p.cols % p.rows * p.c_row + i % p.cols * p.c_col]);
     }
-    y[i] = T(activate(plus_summand(v, i), ACTIVATION, p.act_a, p.act_b));
+    float a = SLOPED != 0u ? float(c[p.rows + i / p.cols % p.rows]) : p.act_a;
+    y[i] = T(activate(plus_summand(v, i), ACTIVATION, a, p.act_b));
 }

@@ -119,6 +119,8 @@ pub enum Elementwise {
     Mul,
     /// The first divided by the second.
     Div,
+    /// The first, where it is below 0 times the second.
+    PRelu,
     /// Another function.
     Other,
 }

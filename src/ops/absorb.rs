@@ -90,6 +90,7 @@ mod tests {
     use crate::dtype::DType;
     use crate::expr::Function;
     use crate::graph::{GraphBuilder, TensorInfo};
+    use crate::ops::WindowAttrs;
     use crate::ops::conv::Conv;
     use crate::ops::linalg::MatMul;
     use crate::ops::norm::BatchNormalization;
@@ -120,19 +121,54 @@ mod tests {
         let n = g.op(Arc::new(norm) as Arc<dyn Operator>, &inputs);
         let r = g.op(pointwise::unary(pointwise::Function::Relu), &[n]);
         g.output("y", r);
-        let graph = g.build().unwrap();
+        check(&g.build().unwrap(), 2);
+    }
+
+    /// Slopes of channels go to the biases, or to zeros; those of other shapes stay apart.
+    #[test]
+    fn slopes_of_channels_become_the_convolutions() {
+        for (slopes, biased, fused) in [
+            (&[4, 1, 1][..], true, 1),
+            (&[1, 4, 1, 1], false, 1),
+            (&[1, 1, 1], true, 1),
+            (&[6], true, 0),
+            (&[4, 5, 6], false, 0),
+        ] {
+            let mut g = GraphBuilder::new("g");
+            let x = g.input("x", DType::F32, [1.into(), 3.into(), 5.into(), 6.into()]);
+            let w = g.constant("w", Tensor::new([4, 3, 3, 3], &values(108, 1)).unwrap());
+            let mut inputs = vec![x, w];
+            if biased {
+                inputs.push(g.constant("b", Tensor::new([4], &values(4, 2)).unwrap()));
+            }
+            let window = WindowAttrs { pads: vec![1; 4], ..WindowAttrs::default() };
+            let c = g.op(Arc::new(Conv { window, ..Conv::default() }) as Arc<dyn Operator>, &inputs);
+            let n: usize = slopes.iter().product();
+            let slope = g.constant("slope", Tensor::new(slopes, &values(n, 4)).unwrap());
+            let y = g.op(pointwise::binary(pointwise::BinaryFunction::PRelu), &[c, slope]);
+            g.output("y", y);
+            check(&g.build().unwrap(), fused);
+        }
+    }
+
+    /// Checks that operators absorb so many others, after which a node is left and computes the same where that are all.
+    fn check(graph: &crate::graph::Graph, fused: usize) {
         let input = Tensor::new([1, 3, 5, 6], &values(90, 3)).unwrap();
         let infos: Vec<TensorInfo> = vec![input.info().clone()];
         let known = [(0, input)].into();
         // With all inputs known, folding runs each operator alone.
-        let plain = specialize(&graph, &infos, &known).unwrap().plan().unwrap();
+        let plain = specialize(graph, &infos, &known).unwrap().plan().unwrap();
         let want = plain.values[plain.outputs[0].1].constant.clone().unwrap();
-        let mut flow = specialize(&graph, &infos, &Default::default()).unwrap().plan().unwrap();
-        assert_eq!(fuse(&mut flow, Precision::F32).unwrap(), 2);
-        assert_eq!(flow.nodes.len(), 1);
+        let mut flow = specialize(graph, &infos, &Default::default()).unwrap().plan().unwrap();
+        let nodes = flow.nodes.len();
+        assert_eq!(fuse(&mut flow, Precision::F32).unwrap(), fused);
+        assert_eq!(flow.nodes.len(), nodes - fused);
+        if flow.nodes.len() > 1 {
+            return;
+        }
         let node = &flow.nodes[0];
         let mut cx = flow.cx(0);
-        let facts = (0..3).map(|i| match i {
+        let facts = (0..cx.input_count()).map(|i| match i {
             0 => Some(ops::Fact::known(known[&0].clone())),
             i => cx.value(i).cloned().map(ops::Fact::known),
         });

@@ -1,6 +1,6 @@
 //! Activations on the CPU, and what is added before them.
 
-use super::real::{Real, as_f32s_mut, as_f64s_mut};
+use super::real::{Real, as_f32s, as_f32s_mut, as_f64s_mut};
 use super::{Activation, Pointwise};
 use crate::simd::wide;
 
@@ -10,11 +10,40 @@ pub(crate) struct Epilogue<'a, T> {
     pub(crate) activation: Activation,
     /// Elements that lie as the output's do.
     pub(crate) summand: Option<&'a [T]>,
+    /// In place of an activation.
+    pub(crate) slopes: Option<Slopes<'a, T>>,
+}
+
+/// Factors of what is below 0, one for each channel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slopes<'a, T> {
+    pub(crate) of_channels: &'a [T],
+    /// Elements of a channel, which are contiguous.
+    pub(crate) plane: usize,
+    /// The element of all channels at which the output begins.
+    pub(crate) first: usize,
+}
+
+impl<T: Real> Slopes<'_, T> {
+    /// Applies them to elements of the output from `at` on.
+    fn apply(&self, mut y: &mut [T], at: usize) {
+        let mut at = self.first + at;
+        while !y.is_empty() {
+            let n = y.len().min(self.plane - at % self.plane);
+            let slope = self.of_channels[at / self.plane % self.of_channels.len()];
+            let (channel, rest) = y.split_at_mut(n);
+            wide(
+                #[inline(always)]
+                || channel.iter_mut().for_each(|y| *y = if *y < T::ZERO { *y * slope } else { *y }),
+            );
+            (y, at) = (rest, at + n);
+        }
+    }
 }
 
 impl<T> From<Activation> for Epilogue<'_, T> {
     fn from(activation: Activation) -> Self {
-        Epilogue { activation, summand: None }
+        Epilogue { activation, summand: None, slopes: None }
     }
 }
 
@@ -22,15 +51,29 @@ impl<'a, T: Real> Epilogue<'a, T> {
     /// The bounds of the activation, where they are all that is done: cheap while sums are in registers.
     #[inline(always)]
     pub(crate) fn in_registers(&self) -> Option<[f32; 2]> {
-        self.activation.bounds().filter(|_| self.summand.is_none())
+        self.bounds().filter(|_| self.summand.is_none())
+    }
+
+    /// The bounds of the activation, where they are all that is done after the summand was added.
+    #[inline(always)]
+    pub(crate) fn bounds(&self) -> Option<[f32; 2]> {
+        self.activation.bounds().filter(|_| self.slopes.is_none())
+    }
+
+    /// Does what comes after the summand was added with `y`, elements of the output from `at` on.
+    pub(crate) fn activate(&self, y: &mut [T], at: usize) {
+        match &self.slopes {
+            Some(slopes) => slopes.apply(y, at),
+            None => self.activation.apply(y),
+        }
     }
 
     /// Does it with the sums in `y`, elements of the output from `at` on.
     pub(crate) fn apply(&self, y: &mut [T], at: usize) {
         let Some(summand) = self.summand.map(|all| &all[at..][..y.len()]) else {
-            return self.activation.apply(y);
+            return self.activate(y, at);
         };
-        if let Some(bounds) = self.activation.bounds() {
+        if let Some(bounds) = self.bounds() {
             let [low, high] = bounds.map(|bound| T::from_f64(bound.into()));
             return wide(
                 #[inline(always)]
@@ -48,12 +91,24 @@ impl<'a, T: Real> Epilogue<'a, T> {
             #[inline(always)]
             || y.iter_mut().zip(summand).for_each(|(y, z)| *y += *z),
         );
-        self.activation.apply(y);
+        self.activate(y, at);
+    }
+
+    /// The same for an output of `f32`; nothing of what lies in memory for another.
+    pub(crate) fn f32s(&self) -> Epilogue<'a, f32> {
+        let slopes = self.slopes.and_then(|Slopes { of_channels, plane, first }| {
+            Some(Slopes { of_channels: as_f32s(of_channels)?, plane, first })
+        });
+        Epilogue { activation: self.activation, summand: self.summand.and_then(as_f32s), slopes }
     }
 
     /// The epilogue of the part of the output that begins at `at`.
     pub(crate) fn part(&self, at: usize) -> Self {
-        Epilogue { summand: self.summand.map(|all| &all[at..]), ..*self }
+        Epilogue {
+            activation: self.activation,
+            summand: self.summand.map(|all| &all[at..]),
+            slopes: self.slopes.map(|slopes| Slopes { first: slopes.first + at, ..slopes }),
+        }
     }
 }
 

@@ -375,7 +375,7 @@ mod tests {
                 assert_near(&run(Some(&bias), relu.into(), threads), &want, 1e-4);
             }
             let want: Vec<f64> = sums.iter().zip(&z).map(|(v, z)| (v + f64::from(*z)).max(0.0)).collect();
-            let summed = Epilogue { activation: relu, summand: Some(&z[..]) };
+            let summed = Epilogue { summand: Some(&z[..]), ..relu.into() };
             assert_near(&run(Some(&bias), summed, Threads::All), &want, 1e-4);
             let want = reference(&op, &x, &w, None).1;
             assert_near(&run(None, Activation::None.into(), Threads::All), &want, 1e-4);

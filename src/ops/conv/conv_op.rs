@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::dims::{AnyDims, ConvDims};
-use super::fold::WeightLayout;
+use super::fold::{WeightLayout, channel_bias};
 use super::many;
-use super::{device, direct, image};
+use super::{After, device, direct, image};
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
-use crate::graph::TensorInfo;
+use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::memory::image::ImageDesc;
 use crate::ops::quant::QuantizedConv;
@@ -21,7 +21,8 @@ use crate::ops::{
 use crate::shape::Shape;
 
 /// `activation(conv(X, W) + B + Z)`. Inputs: X `[n, c, ...]`, W `[oc, c / group, ...]`, optionally B `[oc]`, and Z, of the
-/// output's shape, where [`Conv::summed`].
+/// output's shape, where [`Conv::summed`]. Where [`Conv::sloped`], B is `[2 * oc]`: the biases of all channels, then the factor
+/// of each by which what is below 0 is multiplied, as PRelu does.
 #[derive(Clone, Debug)]
 pub struct Conv {
     /// Kernel, strides, dilations and padding.
@@ -32,11 +33,19 @@ pub struct Conv {
     pub activation: Activation,
     /// Whether there is a Z.
     pub summed: bool,
+    /// Whether B has slopes; there is no activation then.
+    pub sloped: bool,
 }
 
 impl Default for Conv {
     fn default() -> Self {
-        Conv { window: WindowAttrs::default(), group: 1, activation: Activation::None, summed: false }
+        Conv {
+            window: WindowAttrs::default(),
+            group: 1,
+            activation: Activation::None,
+            summed: false,
+            sloped: false,
+        }
     }
 }
 
@@ -74,8 +83,9 @@ impl Conv {
         if out_channels % group != 0 {
             return Err(cx.shape_error(1, format!("a multiple of {group} groups as first dimension")));
         }
-        if cx.has(2) && cx.shape(2)?.dims() != [*out_channels] {
-            return Err(cx.shape_error(2, format!("[{out_channels}]")));
+        let of_channels = if self.sloped { out_channels.saturating_mul(2) } else { *out_channels };
+        if (self.sloped || cx.has(2)) && cx.shape(2)?.dims() != [of_channels] {
+            return Err(cx.shape_error(2, format!("[{of_channels}]")));
         }
         let kernel = self.window.kernel_sizes(spatial.len(), Some(kernel))?;
         let axes = self.window.axes(spatial, &kernel)?;
@@ -92,7 +102,7 @@ impl Conv {
         let other = 1_usize.checked_sub(at)?;
         let (own, sum) = (cx.output(0).ok()?, next_cx.output(0).ok()?);
         let same = next_cx.input_count() == 2 && next_cx.input(other).ok()? == own && sum == own;
-        let plain = self.activation == Activation::None && self.resolve(cx).is_ok();
+        let plain = self.has_no_function() && self.resolve(cx).is_ok();
         (is_sum && same && plain).then(|| Absorbed {
             op: Arc::new(Conv { summed: true, ..self.clone() }),
             inputs: vec![
@@ -102,6 +112,37 @@ impl Conv {
                 AbsorbedInput::Next(other),
             ],
         })
+    }
+
+    /// Whether the sums are the output.
+    fn has_no_function(&self) -> bool {
+        self.activation == Activation::None && !self.sloped
+    }
+
+    /// The same with a constant slope for each channel, which `next` has.
+    fn with_slopes(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
+        let is_slope = next.structure() == Some(Structure::Elementwise(Elementwise::PRelu)) && at == 0;
+        if !is_slope || !self.has_no_function() || self.resolve(cx).is_err() {
+            return None;
+        }
+        let slopes = channel_bias(next_cx.value(1)?, &cx.output(0).ok()?.shape).ok()??;
+        let biases = match cx.has(2) {
+            true => cx.value(2)?.clone(),
+            false => Tensor::from_bytes(slopes.info().clone(), &vec![0; slopes.bytes().len()]).ok()?,
+        };
+        let info = TensorInfo::new(slopes.dtype(), Shape::new([2 * slopes.shape().elements()]).ok()?);
+        let both = Tensor::from_bytes(info, &[biases.bytes(), slopes.bytes()].concat()).ok()?;
+        let own = [0, 1].map(AbsorbedInput::Own);
+        let inputs = own.into_iter().chain([AbsorbedInput::New(both)]);
+        Some(Absorbed {
+            op: Arc::new(Conv { sloped: true, ..self.clone() }),
+            inputs: inputs.chain(self.summed.then_some(AbsorbedInput::Own(3))).collect(),
+        })
+    }
+
+    /// What is done with the sums.
+    fn after(&self) -> After {
+        After { activation: self.activation, summed: self.summed, sloped: self.sloped }
     }
 
     /// The convolution over three dimensions, and the shape of its output.
@@ -128,7 +169,7 @@ impl Operator for Conv {
     }
 
     fn structure(&self) -> Option<Structure<'_>> {
-        (self.activation == Activation::None && !self.summed).then_some(Structure::Conv)
+        (self.has_no_function() && !self.summed).then_some(Structure::Conv)
     }
 
     fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
@@ -151,12 +192,12 @@ impl Operator for Conv {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let (activation, summed, many) = (self.activation, self.summed, self.sizes(cx)?.0);
+        let (activation, many) = (self.activation, self.sizes(cx)?.0);
         match self.resolve(cx) {
             Ok((dims, _)) => {
-                real_kernel("Conv", cx, direct::Run { dims, activation, summed, channels: None })
+                real_kernel("Conv", cx, direct::Run { dims, after: self.after(), channels: None })
             }
-            Err(error) if summed => Err(error),
+            Err(error) if self.summed || self.sloped => Err(error),
             Err(_) => real_kernel("Conv", cx, many::Run { dims: many, activation }),
         }
     }
@@ -169,17 +210,16 @@ impl Operator for Conv {
             Some((dims, channels, channels.pack(cx.packable(1)?)?))
         };
         let Some((dims, channels, weights)) = packed() else { return self.cpu(cx).map(Native::from) };
-        let run =
-            direct::Run { dims, activation: self.activation, summed: self.summed, channels: Some(channels) };
+        let run = direct::Run { dims, after: self.after(), channels: Some(channels) };
         Ok(Native { kernel: real_kernel("Conv", cx, run)?, packed: vec![(1, weights)] })
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         let dims = self.resolve(cx)?.0;
         if cx.image(0).is_some() {
-            return image::conv(cx, &dims, self.activation, lower);
+            return image::conv(cx, &dims, self.after(), lower);
         }
-        device::conv(cx, &dims, (self.activation, self.summed), lower)
+        device::conv(cx, &dims, self.after(), lower)
     }
 
     fn in_place(&self, _: &OpCx) -> Option<usize> {
@@ -187,7 +227,7 @@ impl Operator for Conv {
     }
 
     fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
-        let activation = self.activation.then(activation)?;
+        let activation = self.activation.then(activation).filter(|_| !self.sloped)?;
         Some(Arc::new(Conv { activation, ..self.clone() }) as Arc<dyn Operator>)
     }
 
@@ -198,6 +238,12 @@ impl Operator for Conv {
     }
 
     fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
+        if self.sloped {
+            return None;
+        }
+        if let Some(absorbed) = self.with_slopes(cx, next, next_cx, at) {
+            return Some(absorbed);
+        }
         if self.summed {
             // What scales or shifts the output would scale and shift the summand.
             return absorb::with_activation(self, cx, next, next_cx);

@@ -44,7 +44,7 @@ pub(super) fn run<T: Real>(
                 let (taps, kind) = (as_f32s(taps).unwrap_or(&[]), Sum(bias.to_f64() as f32));
                 Source { x, at: plane * in_plane, taps, kind }
             };
-            if epilogue.summand.is_none() {
+            if epilogue.summand.is_none() && epilogue.slopes.is_none() {
                 return planes.run(of, &epilogue.activation, f32s);
             }
             planes.run(of, &Activation::None, f32s);

@@ -5,8 +5,11 @@ mod patch;
 mod wide;
 mod winograd;
 
+use super::After;
 use super::dims::ConvDims;
 use crate::dtype::DType;
+use crate::expr::Function;
+use crate::kernel::codes::channel::SLOPED;
 use crate::kernel::codes::slices::{DEPTH, SMALL_DEPTH, TILE};
 use crate::kernel::table::{id, params, spec, variants};
 use crate::kernel::{KernelId, grid_1d};
@@ -73,6 +76,8 @@ struct Target<'c> {
     biased: bool,
     /// Whether input 3 is added to the output.
     summed: bool,
+    /// Whether input 2 has slopes after the biases.
+    sloped: bool,
     dtype: DType,
 }
 
@@ -80,10 +85,10 @@ struct Target<'c> {
 pub(super) fn conv(
     cx: &OpCx,
     dims: &ConvDims,
-    (activation, summed): (Activation, bool),
+    after: After,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    let target = Target { summed, ..Target::new(cx, activation)? };
+    let target = Target::new(cx, after)?;
     let [d, h, w] = dims.axes;
     let taps = [h.kernel * w.kernel, w.kernel, 1].map(|s| s as i64);
     let of_oc = (dims.ic * dims.taps()) as i64;
@@ -123,7 +128,7 @@ pub(super) fn transpose(
     activation: Activation,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
-    let target = Target::new(cx, activation)?;
+    let target = Target::new(cx, activation.into())?;
     if dims.out_len() == 0 {
         return Ok(());
     }
@@ -162,6 +167,18 @@ pub(super) fn transpose(
         }
     }
     Ok(())
+}
+
+impl After {
+    /// The activation of kernels, which take slopes as parameters of one.
+    pub(super) fn on_devices(&self) -> Activation {
+        if self.sloped { Activation::of(Function::LeakyRelu) } else { self.activation }
+    }
+}
+
+/// What kernels are told of an input with biases, and maybe slopes.
+pub(super) fn biased_code(biased: bool, sloped: bool) -> u32 {
+    if sloped { SLOPED as u32 } else { u32::from(biased) }
 }
 
 /// Kernels index with 32 bits.
@@ -245,8 +262,21 @@ impl Reading {
 }
 
 impl<'c> Target<'c> {
-    fn new(cx: &'c OpCx, activation: Activation) -> Result<Self, OpError> {
-        Ok(Target { cx, activation, biased: cx.has(2), summed: false, dtype: cx.dtype(0)? })
+    fn new(cx: &'c OpCx, after: After) -> Result<Self, OpError> {
+        let After { summed, sloped, .. } = after;
+        Ok(Target {
+            cx,
+            activation: after.on_devices(),
+            biased: cx.has(2),
+            summed,
+            sloped,
+            dtype: cx.dtype(0)?,
+        })
+    }
+
+    /// What kernels are told of input 2.
+    fn biased_code(&self) -> u32 {
+        biased_code(self.biased, self.sloped)
     }
 
     fn bias(&self) -> Operand {
@@ -319,7 +349,7 @@ impl<'c> Target<'c> {
             (spec::conv_row::DX, w.dilation as u32),
             (spec::conv_row::SHIFT, read.shift),
             (spec::conv_row::SCATTERED, u32::from(read.scattered)),
-            (spec::conv_row::BIASED, u32::from(self.biased)),
+            (spec::conv_row::BIASED, self.biased_code()),
             (spec::conv_row::ACTIVATION, code),
             (spec::conv_row::STEPS, steps as u32),
             (spec::conv_row::PLAIN, u32::from(plain)),
@@ -366,7 +396,7 @@ impl<'c> Target<'c> {
         let (code, _) = self.activation.code();
         let spec = vec![
             (spec::conv_tile::POINTWISE, u32::from(c.is_pointwise())),
-            (spec::conv_tile::BIASED, u32::from(self.biased)),
+            (spec::conv_tile::BIASED, self.biased_code()),
             (spec::conv_tile::ACTIVATION, code),
             self.summed_constant(),
         ];
@@ -391,6 +421,7 @@ impl<'c> Target<'c> {
             alpha: 1.0,
             beta: 1.0,
             activation: self.activation,
+            sloped: self.sloped,
             dtype: self.dtype,
             y: Operand::Output(0),
         });
@@ -494,7 +525,7 @@ fn depthwise(target: &Target<'_>, c: &Plain, lower: &mut Lowering<'_>) -> Result
         (spec::depthwise::DX, w.dilation as u32),
         (spec::depthwise::DY, h.dilation as u32),
         (spec::depthwise::SHIFT, shift),
-        (spec::depthwise::BIASED, u32::from(target.biased)),
+        (spec::depthwise::BIASED, target.biased_code()),
         (spec::depthwise::ACTIVATION, code),
         target.summed_constant(),
     ];
@@ -590,8 +621,12 @@ mod tests {
 
         #[test]
         fn conv_is_the_same() {
-            let conv =
-                |window: WindowAttrs, group: usize| Conv { window, group, activation: RELU, summed: false };
+            let conv = |window: WindowAttrs, group: usize| Conv {
+                window,
+                group,
+                activation: RELU,
+                ..Conv::default()
+            };
             let same = window(&[], &[], &[1, 1, 1, 1]);
             // Rows of whole texels, then odd ones, then more channels than a tile.
             check(&conv(same.clone(), 1), &[1, 3, 12, 16], &[8, 3, 3, 3], 8, true);
@@ -612,8 +647,12 @@ mod tests {
 
         #[test]
         fn depthwise_is_the_same() {
-            let conv =
-                |window: WindowAttrs, group: usize| Conv { window, group, activation: RELU, summed: false };
+            let conv = |window: WindowAttrs, group: usize| Conv {
+                window,
+                group,
+                activation: RELU,
+                ..Conv::default()
+            };
             check(&conv(window(&[], &[], &[1, 1, 1, 1]), 5), &[2, 5, 7, 12], &[5, 1, 3, 3], 5, true);
             check(&conv(window(&[2, 2], &[], &[0, 1, 1, 0]), 3), &[1, 3, 9, 11], &[6, 1, 3, 3], 6, false);
             check(&conv(window(&[1, 1], &[2, 1], &[2, 2, 2, 2]), 4), &[1, 4, 8, 9], &[4, 1, 3, 5], 4, false);
@@ -652,8 +691,12 @@ mod tests {
                     Check::new(op, inputs).constants(&[1]).pretend(change).tolerance(4e-3).run();
                 }
             };
-            let op =
-                Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 2, activation: RELU, summed: false };
+            let op = Conv {
+                window: window(&[], &[], &[1, 1, 1, 1]),
+                group: 2,
+                activation: RELU,
+                ..Conv::default()
+            };
             check(&op, &[half(&[1, 6, 7, 9], 1), half(&[10, 3, 3, 3], 2), half(&[10], 3)]);
             check(&op, &[half(&[1, 6, 5, 12], 1), half(&[10, 3, 3, 3], 2), half(&[10], 3)]);
             let op = Conv { group: 6, ..op };
@@ -678,18 +721,16 @@ mod tests {
                 };
                 one(op, &[0, 1, 2].map(half), 4e-3);
             };
-            let same =
-                Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 1, activation: RELU, summed: false };
+            let same = Conv { window: window(&[], &[], &[1, 1, 1, 1]), activation: RELU, ..Conv::default() };
             check(&same, &[1, 9, 64, 130], &[70, 9, 3, 3], 70);
             let strided = Conv {
                 window: window(&[1, 2], &[2, 1], &[0, 2, 1, 0]),
                 group: 2,
                 activation: RELU,
-                summed: false,
+                ..Conv::default()
             };
             check(&strided, &[2, 20, 44, 47], &[130, 10, 3, 3], 130);
-            let pointwise =
-                Conv { window: WindowAttrs::default(), group: 1, activation: RELU, summed: false };
+            let pointwise = Conv { window: WindowAttrs::default(), activation: RELU, ..Conv::default() };
             check(&pointwise, &[1, 17, 91, 91], &[131, 17, 1, 1], 131);
             let up = ConvTranspose {
                 window: window(&[2, 2], &[], &[]),
@@ -702,8 +743,7 @@ mod tests {
         /// More transformed tiles than are made at a time.
         #[test]
         fn transformed_parts_are_the_same() {
-            let op =
-                Conv { window: window(&[], &[], &[1, 1, 1, 1]), group: 1, activation: RELU, summed: false };
+            let op = Conv { window: window(&[], &[], &[1, 1, 1, 1]), activation: RELU, ..Conv::default() };
             let inputs = [Some(tensor(&[1, 128, 170, 174], 1)), Some(tensor(&[130, 128, 3, 3], 2))];
             let check = Check::new(&op, &inputs).tolerance(1e-4);
             for context in devices() {
@@ -720,8 +760,7 @@ mod tests {
         /// whole at its ends.
         #[test]
         fn transformed_ones_are_the_same() {
-            let op =
-                Conv { window: window(&[], &[], &[1, 0, 2, 1]), group: 1, activation: RELU, summed: false };
+            let op = Conv { window: window(&[], &[], &[1, 0, 2, 1]), activation: RELU, ..Conv::default() };
             let (x, w) = ([2, 203, 33, 38], [121, 203, 3, 3]);
             for change in [as_is as fn(&mut crate::backend::DeviceInfo), no_texels] {
                 let inputs = [Some(tensor(&x, 1)), Some(tensor(&w, 2)), Some(tensor(&[121], 3))];

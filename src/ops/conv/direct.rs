@@ -2,6 +2,7 @@
 //! through [`Winograd`], others over two dimensions through [`Channels`] or [`Shifted`], and the rest are products over
 //! column blocks.
 
+use super::After;
 use super::channels::Channels;
 use super::columns::{self, Columns};
 use super::depthwise;
@@ -10,12 +11,12 @@ use super::shifted::Shifted;
 use super::unfold::Unfold;
 use super::winograd::Winograd;
 use crate::kernel::KernelError;
-use crate::ops::activation::Epilogue;
+use crate::ops::activation::{Epilogue, Slopes};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::linalg::tile::{self, Rows, Start, Tiled};
+use crate::ops::par;
 use crate::ops::real::{Real, RealIo, RealKernel};
 use crate::ops::real::{as_f32s, as_f32s_mut};
-use crate::ops::{Activation, par};
 
 /// Bytes of columns that are unfolded at a time.
 const BLOCK_BYTES: usize = 2 << 20;
@@ -23,9 +24,7 @@ const BLOCK_BYTES: usize = 2 << 20;
 /// A convolution ready to run.
 pub(super) struct Run {
     pub(super) dims: ConvDims,
-    pub(super) activation: Activation,
-    /// Whether input 3 is added before the activation.
-    pub(super) summed: bool,
+    pub(super) after: After,
     /// Where the weights are packed.
     pub(super) channels: Option<Channels>,
 }
@@ -45,12 +44,16 @@ impl RealKernel for Run {
         let d = &self.dims;
         let (y, inputs) = io.output(0, d.out_len())?;
         let (x, w) = (inputs.get(0, d.in_len())?, inputs.get(1, d.weights_len())?);
-        let bias = inputs.get_opt(2, d.group * d.oc)?;
+        let channels = d.group * d.oc;
+        let After { activation, summed, sloped } = self.after;
+        let bias = inputs.get_opt(2, if sloped { 2 * channels } else { channels })?;
         if y.is_empty() {
             return Ok(());
         }
-        let summand = self.summed.then(|| inputs.get(3, d.out_len())).transpose()?;
-        let epilogue = Epilogue { activation: self.activation, summand };
+        let summand = summed.then(|| inputs.get(3, d.out_len())).transpose()?;
+        let of_channels = bias.filter(|_| sloped).map(|b| &b[channels..]);
+        let slopes = of_channels.map(|of_channels| Slopes { of_channels, plane: d.out_plane(), first: 0 });
+        let epilogue = Epilogue { activation, summand, slopes };
         if d.ic == 1 {
             depthwise::run(d, &epilogue, x, w, bias, y);
             return Ok(());
@@ -87,8 +90,7 @@ impl Run {
             && let (Some(x), Some(w), Some(y)) = (as_f32s(x), as_f32s(w), as_f32s_mut(y))
         {
             let start = bias.and_then(as_f32s).map_or(Start::Zero, Start::PerRow);
-            let summand = epilogue.summand.and_then(as_f32s);
-            let (a, a_row, epilogue) = (w, depth, Epilogue { activation: self.activation, summand });
+            let (a, a_row, epilogue) = (w, depth, epilogue.f32s());
             if let Some(channels) = &self.channels {
                 channels.run(x, w, bias.and_then(as_f32s), epilogue, y, threads);
             } else if d.is_pointwise() {
@@ -138,7 +140,7 @@ pub(super) mod tests {
     use crate::ops::par::of_threads;
     use crate::ops::test_util::{assert_near, attrs, facts, read_op, run_cpu, run_f32, tensor};
     use crate::ops::window::AutoPad;
-    use crate::ops::{AttrValue, OpError, Operator, WindowAttrs};
+    use crate::ops::{Activation, AttrValue, OpError, Operator, WindowAttrs};
 
     /// The definition, in `f64`: every output element by itself, over any number of dimensions.
     pub(crate) fn reference(op: &Conv, x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> (Vec<usize>, Vec<f64>) {
@@ -236,7 +238,7 @@ pub(super) mod tests {
                     head.into_iter().chain(axes.iter().map(f)).collect()
                 };
                 Problem {
-                    op: Conv { window, group, activation: Activation::None, summed: false },
+                    op: Conv { window, group, ..Conv::default() },
                     x: sizes([batch, group * ic], |a| a.0),
                     w: sizes([group * oc, ic], |a| a.1),
                     biased,
@@ -288,7 +290,7 @@ pub(super) mod tests {
 
     /// Each way that a convolution is computed, in several tasks.
     #[test]
-    fn a_summand_is_added_in_every_way() {
+    fn what_comes_after_is_done_in_every_way() {
         let window = |k: i64, stride: i64| WindowAttrs {
             pads: vec![k / 2; 4],
             strides: vec![stride; 2],
@@ -319,6 +321,21 @@ pub(super) mod tests {
                 activation.apply(&mut want);
                 let want: Vec<f64> = want.into_iter().map(f64::from).collect();
                 assert_near(&got, &want, 1e-5);
+            }
+            // Slopes of channels lie after the biases.
+            let slopes = tensor(&w[..1], 5).to_f32s().unwrap();
+            let both = [given[2].as_ref().unwrap().to_f32s().unwrap(), slopes.clone()].concat();
+            let both = Some(Tensor::new([both.len()], &both).unwrap());
+            let plane: usize = y.shape()[2..].iter().product();
+            for summed in [false, true] {
+                let op = Conv { sloped: true, summed, ..op.clone() };
+                let mut inputs = vec![given[0].clone(), given[1].clone(), both.clone()];
+                inputs.extend(summed.then(|| Some(z.clone())));
+                let got = of_threads(3, || run_f32(&op, &inputs)).unwrap();
+                let summand = |i: usize| if summed { z.as_slice::<f32>().unwrap()[i] } else { 0.0 };
+                let sums = y.to_f32s().unwrap().into_iter().enumerate().map(|(i, y)| (i, y + summand(i)));
+                let sloped = sums.map(|(i, v)| if v < 0.0 { v * slopes[i / plane % w[0]] } else { v });
+                assert_near(&got, &sloped.map(f64::from).collect::<Vec<_>>(), 1e-5);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Convolutions that read their input through an image.
 
+use super::After;
 use super::dims::ConvDims;
 use crate::backend::DeviceInfo;
 use crate::kernel::KernelId;
@@ -9,7 +10,7 @@ use crate::memory::image::{Filter, ImageDesc};
 use crate::ops::image::is_planes;
 use crate::ops::pack::Pack;
 use crate::ops::window::AxisNumbers;
-use crate::ops::{Activation, Lowering, OpCx, OpError, Operand, WindowAxis};
+use crate::ops::{Lowering, OpCx, OpError, Operand, WindowAxis};
 
 /// Output channels of an invocation.
 const TILE: usize = 4;
@@ -31,7 +32,7 @@ pub(super) fn reads(cx: &OpCx, dims: &ConvDims, image: &ImageDesc, device: &Devi
 pub(super) fn conv(
     cx: &OpCx,
     dims: &ConvDims,
-    activation: Activation,
+    after: After,
     lower: &mut Lowering<'_>,
 ) -> Result<(), OpError> {
     if dims.out_len() == 0 {
@@ -55,8 +56,9 @@ pub(super) fn conv(
     };
     let weights = pack.weights(cx, lower)?;
     let biased = cx.has(2);
-    let (code, [act_a, act_b]) = activation.code();
-    let spec = [(spec::conv_image::BIASED, u32::from(biased)), (spec::conv_image::ACTIVATION, code)];
+    let (code, [act_a, act_b]) = after.on_devices().code();
+    let told = super::device::biased_code(biased, after.sloped);
+    let spec = [(spec::conv_image::BIASED, told), (spec::conv_image::ACTIVATION, code)];
     let n = w.output.div_ceil(PX) * h.output * dims.oc.div_ceil(TILE) * dims.group * dims.batch;
     let numbers = AxisNumbers::new([h, w])?;
     let params = params::ConvImage {

@@ -21,7 +21,24 @@ pub use conv_op::Conv;
 pub use transpose::ConvTranspose;
 
 use super::real::FLOATS;
-use super::{Family, OpDef};
+use super::{Activation, Family, OpDef};
+
+/// What a convolution does with its sums once the bias is added.
+#[derive(Clone, Copy, Debug)]
+struct After {
+    /// Applied last.
+    activation: Activation,
+    /// Whether input 3 is added before.
+    summed: bool,
+    /// Whether input 2 has slopes of channels after their biases; the activation is none then.
+    sloped: bool,
+}
+
+impl From<Activation> for After {
+    fn from(activation: Activation) -> After {
+        After { activation, summed: false, sloped: false }
+    }
+}
 
 /// The family's rows.
 pub const FAMILY: Family = Family {

@@ -276,6 +276,7 @@ impl Product {
             alpha: self.alpha,
             beta: self.beta,
             activation: self.activation,
+            sloped: false,
             dtype: self.dtype,
             y: self.y,
         })

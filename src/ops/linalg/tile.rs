@@ -244,9 +244,11 @@ impl<C: Columns> Task<'_, '_, '_, C> {
             (rest, row) = (later, row + r);
         }
         // Bounds are cheap in registers; what takes longer has its own loop, over what is in the cache yet.
-        let activation = tiled.epilogue.activation;
-        if activation.bounds().is_none() {
-            self.rows.iter_mut().for_each(|row| activation.apply(&mut row[at..at + n]));
+        if tiled.epilogue.bounds().is_none() {
+            for (i, row) in self.rows.iter_mut().enumerate() {
+                let first = (self.row + i) * self.y_row + self.column + at;
+                tiled.epilogue.activate(&mut row[at..at + n], first);
+            }
         }
     }
 }
@@ -536,7 +538,7 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             }
         }
     }
-    if let Some([low, high]) = of.epilogue.activation.bounds() {
+    if let Some([low, high]) = of.epilogue.bounds() {
         for i in 0..R {
             for j in 0..V {
                 sums[i][j] = clamp(simd, sums[i][j], low, high);

@@ -43,6 +43,7 @@ impl Operator for Binary {
             BinaryFunction::Add => Elementwise::Add,
             BinaryFunction::Mul => Elementwise::Mul,
             BinaryFunction::Div => Elementwise::Div,
+            BinaryFunction::PRelu => Elementwise::PRelu,
             _ => Elementwise::Other,
         }))
     }

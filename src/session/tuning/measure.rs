@@ -59,6 +59,16 @@ pub(super) enum Measurable<'a, 'b> {
     OutOfTime,
 }
 
+/// What came of the first run of a candidate.
+enum Tried {
+    /// It took so many nanoseconds.
+    Ran(Run, u64),
+    /// It was given up: it takes too long.
+    TooLong,
+    /// It cannot run here.
+    Cannot,
+}
+
 /// The commands of one run of a candidate, with the kernels and memory that they use.
 struct Run {
     commands: Vec<Command>,
@@ -134,36 +144,46 @@ impl<'a> Bench<'a> {
     ) -> Result<Measurable<'a, '_>, Error> {
         let mut left = self.left;
         // What no one has run yet runs once, and is given up where that takes too long.
-        let mut make = |name: &String, longest: u64| -> Result<Option<(Run, u64)>, Error> {
+        let mut make = |name: &String, longest: u64| -> Result<Tried, Error> {
             let lowered = self.node.lower(info, options, Some(&choices.with(key, name)));
             let Some(lowered) = runnable(lowered.map_err(Error::from), name)?.flatten() else {
-                return Ok(None);
+                return Ok(Tried::Cannot);
             };
             let bytes = lowered.scratch.iter().chain(lowered.packed.iter().map(|p| &p.bytes));
             let bytes = bytes.fold(0u64, |sum, bytes| sum.saturating_add(*bytes as u64));
-            let Some(rest) = left.checked_sub(bytes) else { return Ok(None) };
+            let Some(rest) = left.checked_sub(bytes) else { return Ok(Tried::Cannot) };
             left = rest;
             let tried = self.run(&lowered).and_then(|run| Ok((self.in_pieces(&run, longest)?, run)));
-            Ok(runnable(tried, name)?.and_then(|(nanos, run)| Some((run, nanos?))))
+            Ok(match runnable(tried, name)? {
+                Some((Some(nanos), run)) => Tried::Ran(run, nanos),
+                Some((None, _)) => Tried::TooLong,
+                None => Tried::Cannot,
+            })
         };
         let Some(first) = names.first() else { return Ok(Measurable::No) };
-        let Some((run, nanos)) = make(first, self.limit)? else { return Ok(Measurable::No) };
+        let Tried::Ran(run, nanos) = make(first, self.limit)? else { return Ok(Measurable::No) };
         let repeats = (LONG_NS / nanos.max(1)).clamp(1, MAX_REPEATS);
         let longest = nanos.saturating_mul(HOPELESS).max(LONG_NS).min(self.limit);
         let mut ready = vec![runnable(self.ready(run, repeats), first)?];
         if ready.iter().flatten().count() == 0 {
             return Ok(Measurable::No);
         }
+        let mut others = 0;
         for name in names.iter().skip(1) {
             // Drivers take long to compile.
             if is_over() {
                 return Ok(Measurable::OutOfTime);
             }
-            let run = make(name, longest)?.map(|(run, _)| runnable(self.ready(run, repeats), name));
-            ready.push(run.transpose()?.flatten());
+            let tried = make(name, longest)?;
+            // To be slower by far decides as well as a time does.
+            others += usize::from(!matches!(tried, Tried::Cannot));
+            ready.push(match tried {
+                Tried::Ran(run, _) => runnable(self.ready(run, repeats), name)?,
+                Tried::TooLong | Tried::Cannot => None,
+            });
         }
-        Ok(match ready.iter().flatten().count() {
-            0 | 1 => Measurable::No,
+        Ok(match others {
+            0 => Measurable::No,
             _ => Measurable::Yes(Candidates { bench: self, ready, repeats, wanted: None }),
         })
     }

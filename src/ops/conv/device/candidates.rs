@@ -211,6 +211,7 @@ impl Target<'_> {
             .flag("apart", !c.has_plain_weights())
             .flag("biased", self.biased)
             .flag("residual", self.summed)
+            .flag("slopes", self.sloped)
     }
 }
 
@@ -219,7 +220,7 @@ mod model_tests {
     use crate::backend::DeviceKind;
     use crate::dtype::DType;
     use crate::ops::conv::Conv;
-    use crate::ops::{Activation, Fact, Lowering, OpCx, Operator, Step, StepKernel, WindowAttrs};
+    use crate::ops::{Fact, Lowering, OpCx, Operator, Step, StepKernel, WindowAttrs};
     use crate::registry::Registry;
     use crate::shape::Shape;
     use crate::tensor::TensorInfo;
@@ -234,7 +235,7 @@ mod model_tests {
         let mut device = Registry::with_defaults().find("sim:discrete").unwrap();
         (device.kind, device.processors, device.prefers_texels) = (kind, Some(processors), false);
         let window = WindowAttrs { pads: vec![taps as i64 / 2; 4], ..WindowAttrs::default() };
-        let conv = Conv { window, group: 1, activation: Activation::None, summed: false };
+        let conv = Conv { window, ..Conv::default() };
         let info = |dims: [usize; 4]| TensorInfo::new(DType::F32, Shape::new(dims).unwrap());
         let inputs = [info([1, ic, side[0], side[1]]), info([oc, ic, taps, taps])];
         let cx = OpCx::for_infer(inputs.map(|info| Some(Fact::of(info))).into(), 1);
@@ -316,12 +317,12 @@ mod tests {
     }
 
     /// The names of all candidates that ran.
-    fn all_of(cases: u32, case: impl Fn([usize; 8], [bool; 7]) -> BTreeSet<String>) -> BTreeSet<String> {
+    fn all_of(cases: u32, case: impl Fn([usize; 8], [bool; 8]) -> BTreeSet<String>) -> BTreeSet<String> {
         let mut ran = BTreeSet::new();
         let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
         let sizes =
             (1usize..40, 1usize..70, 1usize..3, 4usize..22, 4usize..22, 1usize..3, 1usize..3, 0usize..3);
-        let flags = proptest::array::uniform7(any::<bool>());
+        let flags = proptest::array::uniform8(any::<bool>());
         let all = std::cell::RefCell::new(&mut ran);
         let result = runner.run(&(sizes, flags), |((a, b, c, d, e, f, g, h), flags)| {
             all.borrow_mut().extend(case([a, b, c, d, e, f, g, h], flags));
@@ -334,7 +335,7 @@ mod tests {
     #[test]
     fn every_candidate_of_a_convolution_is_right() {
         let mut ran = all_of(4, |[ic, oc, groups, h, w, stride, dilation, pad], flags| {
-            let [half, known, texels, biased, plain, pointwise, summed] = flags;
+            let [half, known, texels, biased, plain, pointwise, summed, sloped] = flags;
             let (stride, dilation) = if plain { (1, 1) } else { (stride, dilation) };
             let taps = if pointwise { 1 } else { 3 };
             let window = WindowAttrs {
@@ -343,18 +344,20 @@ mod tests {
                 pads: vec![pad as i64; 4],
                 ..WindowAttrs::default()
             };
-            let op = Conv { window, group: groups, activation: Activation::of(Function::Relu), summed };
+            let activation = if sloped { Activation::None } else { Activation::of(Function::Relu) };
+            let op = Conv { window, group: groups, activation, summed, sloped };
             let (x, y) = ([2, ic * groups, h, w], [oc * groups, ic, taps, taps]);
             if h + 2 * pad <= dilation * (taps - 1) || w + 2 * pad <= dilation * (taps - 1) {
                 return BTreeSet::new();
             }
-            names(&op, [&x, &y, &[oc * groups]], [half, known, texels, biased])
+            let of_channels = oc * groups * if sloped { 2 } else { 1 };
+            names(&op, [&x, &y, &[of_channels]], [half, known, texels, biased || sloped])
         });
         // Whatever the cases were: quads for the wide kernels, and transformed tiles.
         let same = WindowAttrs { pads: vec![1; 4], ..WindowAttrs::default() };
         for summed in [false, true] {
             let window = same.clone();
-            let op = Conv { window, group: 1, activation: Activation::of(Function::Relu), summed };
+            let op = Conv { window, activation: Activation::of(Function::Relu), summed, ..Conv::default() };
             let of =
                 |texels| names(&op, [&[1, 16, 8, 12], &[24, 16, 3, 3], &[24]], [false, true, texels, true]);
             ran.extend([true, false].into_iter().flat_map(of));
@@ -373,7 +376,7 @@ mod tests {
     #[test]
     fn every_candidate_of_single_channels_is_right() {
         let mut ran = all_of(4, |[channels, _, each, h, w, stride, dilation, pad], flags| {
-            let [half, known, texels, biased, long, _, summed] = flags;
+            let [half, known, texels, biased, long, _, summed, sloped] = flags;
             let taps = if long { 5 } else { 3 };
             let reach = dilation * (taps - 1);
             if h + 2 * pad <= reach || w + 2 * pad <= reach {
@@ -385,12 +388,12 @@ mod tests {
                 pads: vec![pad as i64; 4],
                 ..WindowAttrs::default()
             };
-            let op = Conv { window, group: channels, activation: Activation::None, summed };
+            let op = Conv { window, group: channels, summed, sloped, ..Conv::default() };
             let (x, y) = ([2, channels, h, w], [channels * each, 1, taps, taps]);
-            names(&op, [&x, &y, &[channels * each]], [half, known, texels, biased])
+            let of_channels = channels * each * if sloped { 2 } else { 1 };
+            names(&op, [&x, &y, &[of_channels]], [half, known, texels, biased || sloped])
         });
-        let op =
-            Conv { window: WindowAttrs::default(), group: 6, activation: Activation::None, summed: false };
+        let op = Conv { group: 6, ..Conv::default() };
         ran.extend(names(&op, [&[1, 6, 9, 12], &[6, 1, 3, 3], &[6]], [false, true, false, true]));
         if !devices().is_empty() {
             for name in ["depthwise/2x4/64", "depthwise/1x8/8"] {

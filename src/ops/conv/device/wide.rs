@@ -76,8 +76,8 @@ impl Target<'_> {
     pub(super) fn product(&self, c: &Plain) -> Option<Product> {
         let plane = c.plane();
         let one_bias = !self.biased || c.groups == 1;
-        // Kernels for few rows or columns take no summand.
-        if self.summed && c.oc.min(plane) <= VECTOR_ROWS {
+        // Products know no slopes, and their kernels for few rows or columns take no summand.
+        if self.sloped || self.summed && c.oc.min(plane) <= VECTOR_ROWS {
             return None;
         }
         if !c.is_pointwise() || !c.has_plain_weights() || !c.is_whole() || !one_bias {
@@ -165,7 +165,7 @@ impl Target<'_> {
         let (code, _) = self.activation.code();
         vec![
             (spec::large_tiles::PLAIN, u32::from(c.is_plain())),
-            (spec::large_tiles::BIASED, u32::from(self.biased)),
+            (spec::large_tiles::BIASED, self.biased_code()),
             (spec::large_tiles::ACTIVATION, code),
             self.summed_constant(),
         ]

@@ -133,7 +133,7 @@ impl Target<'_> {
                 act_b,
             };
             let spec = [
-                (spec::winograd_output::BIASED, u32::from(self.biased)),
+                (spec::winograd_output::BIASED, self.biased_code()),
                 (spec::winograd_output::ACTIVATION, code),
                 self.summed_constant(),
             ];

@@ -25,6 +25,9 @@ pub(crate) struct PartSums {
     pub(crate) alpha: f32,
     pub(crate) beta: f32,
     pub(crate) activation: Activation,
+    /// Whether the summand has a factor for each row after those of the rows, which takes the place of the activation's first
+    /// number.
+    pub(crate) sloped: bool,
     /// The type of the summand and of `y`.
     pub(crate) dtype: DType,
     /// The contiguous products.
@@ -63,6 +66,7 @@ impl PartSums {
         let spec = [
             (spec::sum_parts::BIASED, u32::from(self.c.is_some())),
             (spec::sum_parts::ACTIVATION, code),
+            (spec::sum_parts::SLOPED, u32::from(self.sloped)),
             (spec::output::SUMMED, u32::from(self.summand.is_some())),
         ];
         let (c, c_strides) = self.c.unwrap_or((Operand::Unused, [0, 0]));
@@ -144,7 +148,7 @@ mod tests {
         let mut device = crate::registry::Registry::with_defaults().find("sim:discrete").unwrap();
         (device.prefers_texels, device.processors) = (false, Some(1 << 20));
         let window = WindowAttrs { pads: vec![1; 4], ..WindowAttrs::default() };
-        let conv = Conv { window, group: 1, activation: Activation::None, summed: false };
+        let conv = Conv { window, ..Conv::default() };
         let scratch = |height: usize| {
             let info = |dims: &[usize]| TensorInfo::new(DType::F32, Shape::new(dims).unwrap());
             let facts = [info(&[1, 256, height, 128]), info(&[256, 256, 3, 3])].map(|i| Some(Fact::of(i)));
@@ -197,7 +201,7 @@ mod tests {
             window,
             group,
             activation: Activation::of(Function::Relu),
-            summed: false,
+            ..Conv::default()
         };
         check(&conv(pads(4), 1), &[&[1, 70, 7, 7], &[33, 70, 3, 3], &[33]], many);
         check(&conv(pads(4), 2), &[&[2, 80, 6, 6], &[34, 40, 3, 3], &[34]], many);
