@@ -8,7 +8,7 @@ use onepool::backend::ContextDesc;
 use onepool::device::Context;
 use onepool::graph::TensorId;
 use onepool::ops::index::Gather;
-use onepool::ops::movement::{Concat, Split};
+use onepool::ops::movement::{Concat, Pad, PadMode, Split};
 use onepool::ops::pointwise::{Function, Pointwise};
 use onepool::ops::{self, Operator};
 use onepool::registry::Registry;
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 const DEVICES: [&str; 6] = ["cpu", "sim:0", "sim:1", "sim:2", "vulkan", "opencl"];
-const MOVES: [&str; 3] = ["Concat", "Split", "Gather"];
+const MOVES: [&str; 4] = ["Concat", "Split", "Gather", "Pad"];
 
 /// Rows of a value, of one width in a graph.
 #[derive(Clone, Debug)]
@@ -100,6 +100,21 @@ impl Case {
         let id = self.graph.op(Arc::new(Gather { axis: 0 }) as Arc<dyn Operator>, &[id, indices]);
         let at = |i: &i64| rows[i.rem_euclid(rows.len() as i64) as usize].clone();
         self.add(id, places.iter().map(at).collect())
+    }
+
+    /// Rows before and after those of a value, fewer than it has.
+    fn pad(&mut self, x: usize, mode: PadMode, [before, after]: [usize; 2]) -> usize {
+        let Known { id, rows } = self.known[x].clone();
+        let n = rows.len() as i64;
+        let fixed = Some((vec![before as i64, 0, after as i64, 0], 0.5));
+        let id = self.graph.op(Arc::new(Pad { mode, fixed }) as Arc<dyn Operator>, &[id]);
+        let row = |i: i64| match mode {
+            PadMode::Constant if !(0..n).contains(&i) => vec![0.5; rows[0].len()],
+            PadMode::Constant | PadMode::Edge => rows[i.clamp(0, n - 1) as usize].clone(),
+            PadMode::Wrap => rows[i.rem_euclid(n) as usize].clone(),
+            PadMode::Reflect => rows[if i < n { i.abs() } else { 2 * n - 2 - i } as usize].clone(),
+        };
+        self.add(id, (-(before as i64)..n + after as i64).map(row).collect())
     }
 
     fn output(&mut self, x: usize) {
@@ -233,6 +248,24 @@ fn what_has_its_place_elsewhere_is_copied() {
     }
 }
 
+/// Of all elements of a padded tensor only those of its input may lie where they were computed.
+#[test]
+fn what_is_around_a_tensor_is_written() {
+    for device in DEVICES {
+        for mode in [PadMode::Constant, PadMode::Reflect, PadMode::Edge, PadMode::Wrap] {
+            for pads in [[1, 2], [0, 2], [2, 0]] {
+                let mut case = Case::new(64);
+                let x = case.relu(0);
+                let padded = case.pad(x, mode, pads);
+                let y = case.neg(padded);
+                case.output(y);
+                let (_, commands) = case.check(&open(device)).unwrap();
+                assert!(commands >= 1, "{device}: {mode:?} {pads:?}");
+            }
+        }
+    }
+}
+
 /// Parts that are alive long before they are joined would keep the memory of all of it.
 #[test]
 fn no_more_memory_is_alive_than_with_copies() {
@@ -269,7 +302,7 @@ fn recipes() -> impl Strategy<Value = Recipe> {
     // Rows that a part may begin at, and rows that lie across such places.
     let width = prop_oneof![Just(64), Just(16), Just(5)];
     let picks = any::<[prop::sample::Index; 3]>();
-    let steps = prop::collection::vec((0..12usize, picks), 3..20);
+    let steps = prop::collection::vec((0..13usize, picks), 3..20);
     (width, steps, prop::collection::vec(any::<prop::sample::Index>(), 1..4))
 }
 
@@ -293,6 +326,11 @@ fn built((width, steps, outputs): &Recipe) -> Case {
             5..8 if rows + case.known[y].rows.len() < 40 => drop(case.join(&[x, y])),
             8 if rows + case.known[z].rows.len() < 40 => drop(case.join(&[z, x, z])),
             9..11 if rows > 1 => drop(case.split(x, 1 + picks[1].index(rows - 1))),
+            11 if (2..20).contains(&rows) => {
+                let modes = [PadMode::Constant, PadMode::Reflect, PadMode::Edge, PadMode::Wrap];
+                let pads = [1, 2].map(|k| picks[k].index(rows.min(4)));
+                case.pad(x, modes[picks[2].index(4)], pads);
+            }
             _ => {
                 let first = picks[1].index(rows) as i64;
                 let count = 1 + picks[2].index(rows - first as usize) as i64;

@@ -198,7 +198,8 @@ fn every_of<T: Copy>(src: &[T], stride: usize, dst: &mut [T]) {
     dst.iter_mut().zip(src.chunks(stride)).for_each(|(d, s)| *d = s[0]);
 }
 
-/// The pieces that are all of an input or of an output and contiguous in both, where no element is written twice.
+/// The pieces that are all of an input or of an output and contiguous in both, where no element is written twice. Steps are
+/// known by their operands, so no other piece is of the same input and output.
 pub(crate) fn passed(cx: &OpCx, pieces: &[Piece]) -> Passed {
     let written = |o: usize| -> usize {
         pieces.iter().filter(|p| p.output == o).map(|p| p.nest.elements()).fold(0, usize::saturating_add)
@@ -210,8 +211,10 @@ pub(crate) fn passed(cx: &OpCx, pieces: &[Piece]) -> Passed {
         let contiguous = piece.nest.is_dense(0) && piece.nest.is_dense(1);
         let offset = if n == x.elements() { piece.dst_offset } else { piece.src_offset };
         let whole = n == x.elements() || n == y.elements();
+        let same = |p: &&Piece| p.output == output && matches!(p.source, Source::Input(i) if i == *input);
+        let alone = pieces.iter().filter(same).count() == 1;
         let offset = offset.checked_mul(y.dtype.bytes())? as u64;
-        (contiguous && whole && written(output) == y.elements()).then_some(PassedBytes {
+        (contiguous && whole && alone && written(output) == y.elements()).then_some(PassedBytes {
             input: *input,
             output,
             offset,
