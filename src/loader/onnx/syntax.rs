@@ -59,13 +59,19 @@ pub(super) fn type_of(info: &ValueInfoProto) -> Result<(Option<DType>, Option<Sy
     let dims = shape.dim.iter().map(|d| match &d.value {
         // Some exporters write -1 for a size they do not know.
         Some(DimensionValue::Value(size)) => usize::try_from(*size).map_or(Dim::Unknown, Dim::Known),
-        Some(DimensionValue::Param(name)) if !name.is_empty() => Dim::Symbol(name.as_str().into()),
+        Some(DimensionValue::Param(name)) if is_name(name) => Dim::Symbol(name.as_str().into()),
         _ => Dim::Unknown,
     });
     let shape = SymShape(dims.collect());
     let known = shape.0.iter().filter_map(|d| if let Dim::Known(n) = d { Some(*n) } else { None });
     crate::shape::Shape::new(known.collect::<Vec<usize>>())?;
     Ok((dtype, Some(shape)))
+}
+
+/// Whether equal names of dimensions mean equal sizes: exporters write "?", "-1" or "None" for any size.
+fn is_name(name: &str) -> bool {
+    name.contains(|c: char| c.is_alphabetic() || c == '_')
+        && !["none", "unknown", "unk"].iter().any(|word| name.eq_ignore_ascii_case(word))
 }
 
 /// The number of the element type, where it is told, of what `info` declares as a sequence of tensors.

@@ -118,6 +118,9 @@ fn inputs_initializers_hints_and_outputs() {
             dim(DimensionValue::Value(-1)),
             Dimension::default(),
             dim(DimensionValue::Value(4)),
+            dim(DimensionValue::Param("?".into())),
+            dim(DimensionValue::Param("None".into())),
+            dim(DimensionValue::Param("2*n".into())),
         ],
     };
     let t = TensorTypeProto { elem_type: data_type::INT64, shape: Some(sym) };
@@ -135,7 +138,9 @@ fn inputs_initializers_hints_and_outputs() {
     assert_eq!((int(&graph.nodes()[0].op, "axis"), fake(&graph.nodes()[0].op).opset), (1, 13));
     let s = graph.tensor(graph.nodes()[0].outputs[0].unwrap());
     assert_eq!(s.dtype, Some(DType::I64));
-    assert_eq!(s.shape.as_ref().unwrap().0, [Dim::from("n"), Dim::Unknown, Dim::Unknown, Dim::Known(4)]);
+    let [any, four] = [Dim::Unknown, Dim::Known(4)];
+    let dims = [Dim::from("n"), any.clone(), any.clone(), four, any.clone(), any, Dim::from("2*n")];
+    assert_eq!(s.shape.as_ref().unwrap().0, dims);
     assert_eq!(graph.output("x"), Some(1));
 }
 
