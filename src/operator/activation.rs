@@ -42,13 +42,22 @@ impl Activation {
 
     /// This one and then `next`, where one function does both.
     pub(crate) fn then(&self, next: &Activation) -> Option<Activation> {
-        match (self, next) {
-            (Activation::None, next) => Some(*next),
+        let (first, factor, term) = match (self, next) {
+            (Activation::None, next) => return Some(*next),
             (
-                Activation::Of(Pointwise { function: Function::Relu, .. }),
-                Activation::Of(Pointwise { function: Function::Affine, params: [factor, term] }),
-            ) if term.to_bits() == (-0.0f32).to_bits() => {
-                Some(Activation::with(Function::ScaledRelu, [*factor, 0.0]))
+                Activation::Of(first),
+                &Activation::Of(Pointwise { function: Function::Affine, params: [factor, term] }),
+            ) => (first, factor, term),
+            _ => return None,
+        };
+        // A sum after a product is one function with it, where the product added nothing.
+        let is_product =
+            first.params[1].to_bits() == (-0.0f32).to_bits() && factor.to_bits() == 1.0f32.to_bits();
+        match first.function {
+            Function::Relu => Some(Activation::with(Function::AffineRelu, [factor, term])),
+            Function::HardSwish => Some(Activation::with(Function::AffineHardSwish, [factor, term])),
+            Function::Affine | Function::AffineRelu | Function::AffineHardSwish if is_product => {
+                Some(Activation::with(first.function, [first.params[0], term]))
             }
             _ => None,
         }
@@ -112,14 +121,23 @@ mod tests {
 
     /// A term of positive zero would make a negative zero positive.
     #[test]
-    fn a_factor_after_relu_is_one_function_with_it() {
-        let relu = Activation::of(Function::Relu);
-        let factor = |term| Activation::with(Function::Affine, [-3.0, term]);
+    fn a_factor_and_a_term_are_one_function_with_what_is_before_them() {
+        let [relu, swish] = [Function::Relu, Function::HardSwish].map(Activation::of);
+        let affine = |factor, term| Activation::with(Function::Affine, [factor, term]);
+        let (product, plus) = (affine(-3.0, -0.0), affine(1.0, 2.0));
         assert_eq!(Activation::None.then(&relu), Some(relu));
-        assert_eq!(relu.then(&factor(-0.0)), Some(Activation::with(Function::ScaledRelu, [-3.0, 0.0])));
-        for (first, next) in
-            [(relu, factor(0.0)), (relu, relu), (Activation::of(Function::Tanh), factor(-0.0))]
-        {
+        for (first, both) in [
+            (Activation::None, Function::Affine),
+            (relu, Function::AffineRelu),
+            (swish, Function::AffineHardSwish),
+        ] {
+            let scaled = first.then(&product);
+            assert_eq!(scaled, Some(Activation::with(both, [-3.0, -0.0])));
+            assert_eq!(scaled.unwrap().then(&plus), Some(Activation::with(both, [-3.0, 2.0])));
+        }
+        let after_a_sum = [(plus, product), (plus, plus), (affine(2.0, 0.0), plus)];
+        let others = [(relu, relu), (Activation::of(Function::Tanh), product)];
+        for (first, next) in after_a_sum.into_iter().chain(others) {
             assert_eq!(first.then(&next), None, "{first:?}, {next:?}");
         }
     }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::conv::fold::{BatchNorm, WeightLayout, channel_bias, fold_batch_norm};
+use super::conv::fold::{BatchNorm, WeightLayout, channel_bias, fold_batch_norm, fold_factors};
+use super::real::FLOATS_TO_32;
 use super::{Absorbed, AbsorbedInput, Activation, Elementwise, OpCx, Operator, Structure};
+use crate::expr::Function;
 use crate::graph::Tensor;
 
 /// `op` with activation `next`, where its kernels support that.
@@ -13,8 +15,7 @@ pub(super) fn with_activation(
     next: &dyn Operator,
     next_cx: &OpCx,
 ) -> Option<Absorbed> {
-    let op = op.with_activation(&next.as_activation(next_cx)?)?;
-    Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
+    Some(same_inputs(op.with_activation(&next.as_activation(next_cx)?)?, cx))
 }
 
 /// A convolution without a bias that takes in what comes after it: an activation, a normalization, or a bias; `with` is
@@ -26,17 +27,60 @@ pub(super) fn into_convolution(
     cx: &OpCx,
     (next, next_cx, at): (&dyn Operator, &OpCx, usize),
 ) -> Option<Absorbed> {
+    if let Some((w, b)) = scaled(cx, next, next_cx, at, layout).filter(|_| activation == Activation::None) {
+        return Some(folded(with(activation), w, b));
+    }
     if let Some(absorbed) = with_activation(op, cx, next, next_cx) {
         return Some(absorbed);
     }
     if let Some((w, b, activation)) = normalized(cx, next, next_cx, at, layout, activation) {
         return Some(folded(with(activation), w, b));
     }
-    if cx.has(2) || activation != Activation::None {
+    let added = added(next, next_cx, at)?;
+    if activation != Activation::None {
+        return plus_number(&activation, added, cx).map(|activation| same_inputs(with(activation), cx));
+    }
+    let bias = channel_bias(added, &cx.output(0).ok()?.shape).ok()??;
+    match cx.has(2) {
+        true => Some(with_bias(with(activation), sum(cx.value(2)?, &bias)?)),
+        false => Some(with_bias(with(activation), bias)),
+    }
+}
+
+/// `activation` and then the sum with a constant number, where one function does both.
+fn plus_number(activation: &Activation, added: &Tensor, cx: &OpCx) -> Option<Activation> {
+    let is_float = FLOATS_TO_32.contains(&cx.dtype(0).ok()?);
+    let [number] = added.to_f32s().ok().filter(|_| is_float)?[..] else { return None };
+    activation.then(&Activation::with(Function::Affine, [1.0, number]))
+}
+
+/// The sum of two vectors of `float32`.
+fn sum(a: &Tensor, b: &Tensor) -> Option<Tensor> {
+    let (x, y) = (a.as_slice::<f32>().ok()?, b.as_slice::<f32>().ok()?);
+    let sums: Vec<f32> = x.iter().zip(y).map(|(x, y)| x + y).collect();
+    (x.len() == y.len()).then(|| Tensor::new([sums.len()], &sums).ok())?
+}
+
+/// The weights and bias of a convolution that `next` multiplies by a constant of each channel, where all of it is constant.
+fn scaled(
+    cx: &OpCx,
+    next: &dyn Operator,
+    next_cx: &OpCx,
+    at: usize,
+    layout: WeightLayout,
+) -> Option<(Tensor, Tensor)> {
+    let is_product = next.structure() == Some(Structure::Elementwise(Elementwise::Mul));
+    if !is_product || (cx.has(2) && cx.value(2).is_none()) {
         return None;
     }
-    let bias = channel_bias(added(next, next_cx, at)?, &cx.output(0).ok()?.shape).ok()??;
-    Some(with_bias(with(activation), bias))
+    let factors = constant_beside(next_cx, at)?;
+    let factors = channel_bias(factors, &cx.output(0).ok()?.shape).ok()??;
+    fold_factors(cx.value(1)?, cx.value(2), &factors, layout).ok()
+}
+
+/// `op` with the inputs that it has.
+fn same_inputs(op: Arc<dyn Operator>, cx: &OpCx) -> Absorbed {
+    Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() }
 }
 
 /// A convolution with the weights and bias that a normalization made of its own.
@@ -78,7 +122,12 @@ fn normalized(
 /// The constant that `next` adds, where it adds one and does not widen the shape.
 pub(super) fn added<'a>(next: &dyn Operator, next_cx: &'a OpCx, at: usize) -> Option<&'a Tensor> {
     let is_sum = next.structure() == Some(Structure::Elementwise(Elementwise::Add));
-    if !is_sum || next_cx.shape(at).ok()? != &next_cx.output(0).ok()?.shape {
+    if is_sum { constant_beside(next_cx, at) } else { None }
+}
+
+/// The constant that a function of two takes besides input `at`, where it does not widen the shape.
+fn constant_beside(next_cx: &OpCx, at: usize) -> Option<&Tensor> {
+    if next_cx.input_count() != 2 || next_cx.shape(at).ok()? != &next_cx.output(0).ok()?.shape {
         return None;
     }
     next_cx.value(1 - at.min(1))
@@ -146,6 +195,40 @@ mod tests {
             let n: usize = slopes.iter().product();
             let slope = g.constant("slope", Tensor::new(slopes, &values(n, 4)).unwrap());
             let y = g.op(pointwise::binary(pointwise::BinaryFunction::PRelu), &[c, slope]);
+            g.output("y", y);
+            check(&g.build().unwrap(), fused);
+        }
+    }
+
+    /// Constants of channels before a function go into weights and biases, numbers after it into the function, as in
+    /// Paddle's text detectors.
+    #[test]
+    fn constants_around_a_function_become_the_convolutions() {
+        for (biased, function, of_channels, fused) in [
+            (true, Function::HardSwish, &[4, 1, 1][..], 5),
+            (false, Function::Relu, &[1, 4, 1, 1], 5),
+            (true, Function::HardSwish, &[], 5),
+            (true, Function::Tanh, &[1], 3),
+            (true, Function::Relu, &[3, 1], 0),
+        ] {
+            let mut g = GraphBuilder::new("g");
+            let x = g.input("x", DType::F32, [1.into(), 3.into(), 5.into(), 6.into()]);
+            let w = g.constant("w", Tensor::new([4, 3, 3, 3], &values(108, 1)).unwrap());
+            let mut inputs = vec![x, w];
+            if biased {
+                inputs.push(g.constant("b", Tensor::new([4], &values(4, 2)).unwrap()));
+            }
+            let mut y = g.op(Arc::new(Conv::default()) as Arc<dyn Operator>, &inputs);
+            let n: usize = of_channels.iter().product();
+            for (seed, by) in [(3, pointwise::mul()), (4, pointwise::add())] {
+                let c = g.constant(format!("c{seed}"), Tensor::new(of_channels, &values(n, seed)).unwrap());
+                y = g.op(by, &[y, c]);
+            }
+            y = g.op(pointwise::unary(function), &[y]);
+            for (seed, by) in [(5, pointwise::mul()), (6, pointwise::add())] {
+                let c = g.constant(format!("c{seed}"), Tensor::new([], &values(1, seed)).unwrap());
+                y = g.op(by, &[c, y]);
+            }
             g.output("y", y);
             check(&g.build().unwrap(), fused);
         }

@@ -129,6 +129,9 @@ functions! {
     Acos(x) [7], FLOATS => x.acos();
     Acosh(x) [9], FLOATS => x.acosh();
     Affine(x, alpha = 1.0, beta = 0.0) [], FLOATS => x * alpha + beta;
+    AffineHardSwish(x, alpha = 1.0, beta = 0.0) [], FLOATS
+        => x * (x * (1.0 / 6.0) + 0.5).clip(0.0, 1.0) * alpha + beta;
+    AffineRelu(x, alpha = 1.0, beta = 0.0) [], FLOATS => x.at_least(0.0) * alpha + beta;
     Asin(x) [7], FLOATS => x.asin();
     Asinh(x) [9], FLOATS => x.asinh();
     Atan(x) [7], FLOATS => x.atan();
@@ -158,7 +161,6 @@ functions! {
     Reciprocal(x) [6] full, FLOATS => x.reciprocal();
     Relu(x) [6], SIGNED => x.at_least(0.0);
     Round(x) [11], FLOATS => x.round();
-    ScaledRelu(x, alpha = 1.0) [], FLOATS => x.at_least(0.0) * alpha;
     ScaledTanh(x, alpha = 1.0, beta = 1.0) [], FLOATS => (x * beta).tanh() * alpha;
     Selu(x, alpha = 1.673_263_2, gamma = 1.050_701) [6], FLOATS
         => x.if_greater(0.0, x * gamma, x.expm1() * (alpha * gamma));

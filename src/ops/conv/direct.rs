@@ -15,6 +15,7 @@ use crate::ops::activation::{Epilogue, Slopes};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::linalg::tile::{self, Rows, Start, Tiled};
 use crate::ops::par;
+use crate::ops::planes::Planes;
 use crate::ops::real::{Real, RealIo, RealKernel};
 use crate::ops::real::{as_f32s, as_f32s_mut};
 
@@ -29,10 +30,21 @@ pub(super) struct Run {
     pub(super) channels: Option<Channels>,
 }
 
+/// The fewest output channels of one input channel that are a product rather than planes, each by itself, and the taps from
+/// which they are.
+const FEW_CHANNELS: usize = 8;
+const MANY_TAPS: usize = 32;
+
+/// Whether each plane of the output is computed by itself, of one plane of the input.
+fn by_planes(d: &ConvDims) -> bool {
+    let is_quick = || d.taps() < MANY_TAPS && Planes::new(&d.axes).is_some();
+    d.ic == 1 && (d.oc < FEW_CHANNELS || is_quick())
+}
+
 /// The convolution of `f32` whose weights are worth packing.
 pub(super) fn channels(d: &ConvDims) -> Option<Channels> {
     let others =
-        d.ic == 1 || d.is_pointwise() || d.in_plane() == 0 || d.out_plane() == 0 || !tile::has_vectors();
+        by_planes(d) || d.is_pointwise() || d.in_plane() == 0 || d.out_plane() == 0 || !tile::has_vectors();
     if others || Winograd::new(d.ic, d.oc, &d.axes).is_some() {
         return None;
     }
@@ -54,7 +66,7 @@ impl RealKernel for Run {
         let of_channels = bias.filter(|_| sloped).map(|b| &b[channels..]);
         let slopes = of_channels.map(|of_channels| Slopes { of_channels, plane: d.out_plane(), first: 0 });
         let epilogue = Epilogue { activation, summand, slopes };
-        if d.ic == 1 {
+        if by_planes(d) {
             depthwise::run(d, &epilogue, x, w, bias, y);
             return Ok(());
         }
@@ -337,6 +349,31 @@ pub(super) mod tests {
                 let sloped = sums.map(|(i, v)| if v < 0.0 { v * slopes[i / plane % w[0]] } else { v });
                 assert_near(&got, &sloped.map(f64::from).collect::<Vec<_>>(), 1e-5);
             }
+        }
+    }
+
+    /// Waves as windows of many taps, and images of one channel.
+    #[test]
+    fn many_channels_of_one_match() {
+        let wide = |stride: i64, pads: Vec<i64>| WindowAttrs {
+            strides: vec![1, stride],
+            pads,
+            ..Default::default()
+        };
+        let square = WindowAttrs { strides: vec![3; 2], pads: vec![2; 4], ..WindowAttrs::default() };
+        let forms: [([usize; 4], [usize; 4], WindowAttrs); 5] = [
+            ([1, 1, 1, 640], [258, 1, 1, 256], wide(128, vec![0; 4])),
+            ([3, 1, 1, 700], [40, 1, 1, 64], wide(16, vec![0, 24, 0, 8])),
+            ([1, 1, 1, 900], [33, 1, 1, 10], wide(5, vec![0; 4])),
+            ([2, 1, 1, 200], [8, 1, 1, 40], wide(1, vec![0; 4])),
+            ([1, 1, 30, 34], [16, 1, 7, 7], square),
+        ];
+        for (x, w, window) in forms {
+            let op = Conv { window, ..Conv::default() };
+            let (x, w, b) = (tensor(&x, 1), tensor(&w, 2), tensor(&w[..1], 3));
+            let want = reference(&op, &x, &w, Some(&b)).1;
+            let inputs = [Some(x), Some(w), Some(b)];
+            assert_near(&of_threads(3, || run_f32(&op, &inputs)).unwrap(), &want, 1e-5);
         }
     }
 

@@ -31,6 +31,14 @@ pub enum WeightLayout {
     },
 }
 
+fn misfit() -> OpError {
+    OpError::unsupported("factors and summands of channels that are not the convolution's")
+}
+
+fn numbers(t: &Tensor) -> Result<Vec<f64>, OpError> {
+    Ok(t.as_slice::<f32>()?.iter().map(|v| (*v).into()).collect())
+}
+
 /// The weights and the bias with which a convolution alone computes itself followed by `norm`.
 ///
 /// # Errors
@@ -41,29 +49,58 @@ pub fn fold_batch_norm(
     norm: &BatchNorm<'_>,
     layout: WeightLayout,
 ) -> Result<(Tensor, Tensor), OpError> {
+    let [scale, shift, mean, var] = [norm.scale, norm.bias, norm.mean, norm.var].map(numbers);
+    let (scale, shift, mean, var) = (scale?, shift?, mean?, var?);
+    if [&shift, &mean, &var].iter().any(|numbers| numbers.len() != scale.len()) {
+        return Err(misfit());
+    }
+    let factors: Vec<f64> =
+        scale.iter().zip(&var).map(|(s, v)| s / (v + f64::from(norm.epsilon)).sqrt()).collect();
+    let terms: Vec<f64> =
+        shift.iter().zip(&mean).zip(&factors).map(|((shift, mean), factor)| shift - mean * factor).collect();
+    fold_affine(w, b, (&factors, &terms), layout)
+}
+
+/// The weights and the bias with which a convolution alone computes itself times a constant `[oc]`.
+///
+/// # Errors
+/// As [`fold_batch_norm`].
+pub fn fold_factors(
+    w: &Tensor,
+    b: Option<&Tensor>,
+    factors: &Tensor,
+    layout: WeightLayout,
+) -> Result<(Tensor, Tensor), OpError> {
+    let factors = numbers(factors)?;
+    fold_affine(w, b, (&factors, &vec![0.0; factors.len()]), layout)
+}
+
+/// The weights and the bias with which a convolution alone computes itself, times a factor of each channel, plus a term.
+fn fold_affine(
+    w: &Tensor,
+    b: Option<&Tensor>,
+    (factors, terms): (&[f64], &[f64]),
+    layout: WeightLayout,
+) -> Result<(Tensor, Tensor), OpError> {
     let dims = w.shape().dims();
-    let misfit = || OpError::unsupported("batch normalization whose sizes are not the convolution's");
     let &[first, second, ..] = dims else { return Err(misfit()) };
     let (channels, group) = match layout {
         WeightLayout::Conv => (first, 1),
         WeightLayout::Transposed { group } => (second.checked_mul(group).ok_or_else(misfit)?, group),
     };
     let inner: usize = dims[2..].iter().product();
-    let read = |t: &Tensor| -> Result<Vec<f64>, OpError> {
-        let values: Vec<f64> = t.as_slice::<f32>()?.iter().map(|v| (*v).into()).collect();
-        if values.len() == channels { Ok(values) } else { Err(misfit()) }
-    };
-    let (scale, shift) = (read(norm.scale)?, read(norm.bias)?);
-    let (mean, var) = (read(norm.mean)?, read(norm.var)?);
-    let bias = b.map(read).transpose()?;
-    if group == 0 || first % group != 0 {
+    let bias = b.map(numbers).transpose()?;
+    let fits = |numbers: &[f64]| numbers.len() == channels;
+    if group == 0
+        || first % group != 0
+        || !fits(factors)
+        || !fits(terms)
+        || bias.as_deref().is_some_and(|b| !fits(b))
+    {
         return Err(misfit());
     }
-    let factors: Vec<f64> =
-        scale.iter().zip(&var).map(|(s, v)| s / (v + f64::from(norm.epsilon)).sqrt()).collect();
-    let folded_bias: Vec<f32> = (0..channels)
-        .map(|c| ((bias.as_ref().map_or(0.0, |b| b[c]) - mean[c]) * factors[c] + shift[c]) as f32)
-        .collect();
+    let folded_bias: Vec<f32> =
+        (0..channels).map(|c| (bias.as_ref().map_or(0.0, |b| b[c]) * factors[c] + terms[c]) as f32).collect();
     let whole = w.unkept().map_err(|error| OpError::unsupported(error.to_string()))?;
     let source = whole.as_slice::<f32>()?;
     let weights = Tensor::build_weight(TensorInfo::new(w.dtype(), w.shape().clone()), |bytes| {
