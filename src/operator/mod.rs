@@ -242,6 +242,19 @@ pub trait Operator: fmt::Debug + Send + Sync + Any {
         Some(Absorbed { op, inputs: (0..cx.input_count()).map(AbsorbedInput::Own).collect() })
     }
 
+    /// This operator and `before`, which makes its input `at`, as one operator, where `before` does so little that others who
+    /// read what it makes may do it again. Of its inputs [`AbsorbedInput::Next`] are those of `before`.
+    fn absorb_before(
+        &self,
+        cx: &OpCx,
+        at: usize,
+        before: &dyn Operator,
+        before_cx: &OpCx,
+    ) -> Option<Absorbed> {
+        let _ = (cx, at, before, before_cx);
+        None
+    }
+
     /// This operator and `other`, which reads the same input 0, as one that gives `activation` of this one's output times
     /// the other's, where a kernel for `device` does both at once. Its inputs are those of both.
     fn gate(

@@ -11,7 +11,7 @@ use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::memory::image::ImageDesc;
-use crate::ops::quant::QuantizedConv;
+use crate::ops::quant::{QuantizedConv, SumsBecome};
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::{
@@ -175,7 +175,7 @@ impl Operator for Conv {
     fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
         self.structure()?;
         let (window, group) = (self.window.clone(), self.group);
-        Some(Arc::new(QuantizedConv { window, group, linear: true, clamp: to.clamp }))
+        Some(Arc::new(QuantizedConv { window, group, sums: SumsBecome::Bytes { clamp: to.clamp } }))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

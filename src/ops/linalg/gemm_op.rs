@@ -11,7 +11,7 @@ use super::product::{Around, Mat, Threads, product, product_around};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::quant::QuantizedMatMul;
+use crate::ops::quant::{QuantizedMatMul, SumsBecome};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel, widened};
 use crate::ops::{
     Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Port, Quantized, Structure,
@@ -105,7 +105,8 @@ impl Operator for Gemm {
     fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
         let plain = self.alpha == 1.0 && (self.beta == 1.0 || !to.biased) && !self.trans_a;
         self.structure().filter(|_| plain)?;
-        Some(Arc::new(QuantizedMatMul { linear: true, biased: to.biased, clamp: to.clamp }))
+        let sums = SumsBecome::Bytes { clamp: to.clamp };
+        Some(Arc::new(QuantizedMatMul { sums, biased: to.biased }))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

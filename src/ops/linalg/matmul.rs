@@ -13,7 +13,7 @@ use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::quant::QuantizedMatMul;
+use crate::ops::quant::{QuantizedMatMul, SumsBecome};
 use crate::ops::real::{FLOATS, Real, RealInputs, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{
     Absorbed, Activation, AttrReader, Cost, Fact, Lowering, OpCx, OpError, Operand, Operator, Port,
@@ -283,7 +283,8 @@ impl Operator for MatMul {
 
     fn quantized(&self, to: &Quantized<'_>) -> Option<Arc<dyn Operator>> {
         self.structure().filter(|_| !self.transposed)?;
-        Some(Arc::new(QuantizedMatMul { linear: true, biased: to.biased, clamp: to.clamp }))
+        let sums = SumsBecome::Bytes { clamp: to.clamp };
+        Some(Arc::new(QuantizedMatMul { sums, biased: to.biased }))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

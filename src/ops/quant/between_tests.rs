@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::tests::{bytes, convolved, everywhere, ints, sums};
-use super::{ByteTable, QuantizedBinary, QuantizedConv, QuantizedMatMul, Scaling};
+use super::{ByteTable, QuantizedBinary, QuantizedConv, QuantizedMatMul, Scaling, SumsBecome};
 use crate::dtype::DType;
 use crate::graph::Tensor;
 use crate::ops::test_util::run_cpu;
@@ -92,7 +92,7 @@ fn products_have_a_bias_for_each_column_and_keep_within_bounds() {
             Some(Tensor::new([n], &bias).unwrap()),
         ];
         let clamp = Some([-3, 90]);
-        let op = QuantizedMatMul { linear: true, biased: true, clamp };
+        let op = QuantizedMatMul { sums: SumsBecome::Bytes { clamp }, biased: true };
         let y = everywhere(&op, &inputs, 1).remove(0);
         let want = sums(&a, &b, &[11], &[0]).into_iter().enumerate().map(|(i, s)| {
             let multiplier = 0.05f32 * scales[i % n] / 0.2;
@@ -121,7 +121,7 @@ proptest! {
         let (zx, zw) = (bytes(xt, &[], seed ^ 5), bytes(wt, &[group * many], seed ^ 7));
         let window = WindowAttrs { strides: vec![stride; 2], pads: vec![pad; 4], ..WindowAttrs::default() };
         let clamp = bounded.then_some([5, 77]);
-        let op = QuantizedConv { window, group, linear: true, clamp };
+        let op = QuantizedConv { window, group, sums: SumsBecome::Bytes { clamp } };
         let bias: Vec<i32> = (0..(group * many) as i32).map(|i| i.wrapping_mul(300_000_001)).collect();
         let inputs = [
             Some(x.clone()),

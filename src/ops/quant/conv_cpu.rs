@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::depthwise;
 use super::interleaved::{Interleaved, Order, View};
-use super::product::{Inputs, Places, Repeated, Requantize, flip};
+use super::product::{Inputs, Numbers, Places, Repeated, Requantize, SumsBecome, flip};
 use super::scaling::range_of;
 use crate::dot::Unit;
+use crate::dtype::{DType, Element};
 use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::conv::dims::ConvDims;
 use crate::ops::linalg::bytes::{Around, FLIP, Product, row_sums, with_scratch};
@@ -73,26 +74,22 @@ pub(super) struct Call {
     places: Places,
     dims: ConvDims,
     inputs: Inputs,
-    /// The output's elements, where it has bytes.
-    range: Option<[f32; 2]>,
+    made: SumsBecome,
+    /// The output's type.
+    to: DType,
     way: Way,
     /// Bytes of the weights, where they are given packed.
     packed: Option<usize>,
 }
 
 impl Call {
-    pub(super) fn new(
-        cx: &OpCx,
-        places: Places,
-        dims: ConvDims,
-        clamp: Option<[i32; 2]>,
-    ) -> Result<Call, OpError> {
+    pub(super) fn new(cx: &OpCx, places: Places, dims: ConvDims, made: SumsBecome) -> Result<Call, OpError> {
         let way = match depthwise::planes(&dims) {
             Some(planes) => Way::Depthwise(Box::new(planes)),
             None => Interleaved::new(&dims).map_or(Way::Plain, |image| Way::Product(Box::new(image))),
         };
-        let range = range_of(cx.output(0)?.dtype, clamp);
-        Ok(Call { places, dims, inputs: Inputs::of(cx), range, way, packed: None })
+        let to = cx.output(0)?.dtype;
+        Ok(Call { places, dims, inputs: Inputs::of(cx), made, to, way, packed: None })
     }
 
     /// Constant weights as the call reads them from then on, where it reads them in a layout of its own.
@@ -118,7 +115,7 @@ impl Call {
     }
 
     pub(super) fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
-        let (p, dims, inputs) = (self.places, &self.dims, &self.inputs);
+        let (p, inputs) = (self.places, &self.inputs);
         let (x, x_flip) = inputs.bytes(args, p.a, 0)?;
         let w_flip = inputs.flip(p.b, FLIP)?;
         let w = match self.packed {
@@ -131,47 +128,70 @@ impl Call {
         };
         let x_zero = inputs.zeros(args, p.a_zero)?.whole(i32::from(x_flip)).at(0);
         let w_zeros = inputs.zeros(args, p.b_zero)?.whole(-i32::from(w_flip));
-        let (x_scale, w_scale) = (inputs.scales(args, p.a_scale)?.at(0), inputs.scales(args, p.b_scale)?);
-        let y_scale = inputs.scales(args, p.y_scale)?.at(0);
-        let zero = p.y_zero.map_or(Ok(0.0), |i| inputs.zeros(args, i).map(|z| z.at(0)))?;
-        let channels = dims.group * dims.oc;
-        let bias = match p.bias.filter(|b| inputs.has(*b)) {
-            Some(i) => {
-                let bias = args.read::<i32>(i)?;
-                check_len(i, bias.len(), channels)?;
-                bias
-            }
-            None => &[],
-        };
+        // Those of bytes are of the sums.
+        let bias =
+            if self.made == SumsBecome::Sums || self.to == DType::F32 { &[] } else { self.bias(args)? };
         let sums = Sums { call: self, x, x_flip, x_zero, w, w_flip, w_zeros, bias };
-        let result = inputs.count();
-        let Some(range) = self.range else {
-            let y = args.take_write::<i32>(result)?;
-            check_len(result, y.len(), dims.out_len())?;
-            sums.each(
-                y,
+        match self.made {
+            SumsBecome::Sums => sums.each(
+                self.output(args)?,
                 #[inline(always)]
                 |_, sums, y| {
                     y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum);
                 },
-            );
-            return Ok(());
-        };
-        let y = args.take_write::<u8>(result)?;
-        check_len(result, y.len(), dims.out_len())?;
-        let to = Requantize { zero, range };
-        let multipliers: Vec<f32> = (0..channels).map(|c| x_scale * w_scale.at(c) / y_scale).collect();
-        sums.each(
-            y,
-            #[inline(always)]
-            |channel, sums, y| {
-                if let Some(multiplier) = multipliers.get(channel) {
-                    to.bytes(sums, std::slice::from_ref(multiplier), y);
-                }
-            },
-        );
+            ),
+            SumsBecome::Bytes { clamp } => {
+                let zero = p.y_zero.map_or(Ok(0.0), |i| inputs.zeros(args, i).map(|z| z.at(0)))?;
+                let to = Requantize { zero, range: range_of(self.to, clamp).unwrap_or_default() };
+                let factors = self.factors(args, inputs.scales(args, p.y_scale)?.at(0))?;
+                sums.each(
+                    self.output(args)?,
+                    #[inline(always)]
+                    |channel, sums, y| to.bytes(sums, of_channel(&factors, channel), y),
+                );
+            }
+            SumsBecome::Numbers { activation } => {
+                let (to, factors) = (Numbers { activation }, self.factors(args, 1.0)?);
+                let bias = self.bias(args)?;
+                sums.each(
+                    self.output(args)?,
+                    #[inline(always)]
+                    |channel, sums, y| {
+                        to.of(sums, of_channel(&factors, channel), of_channel(bias, channel), y);
+                    },
+                );
+            }
+        }
         Ok(())
     }
+
+    /// The output.
+    fn output<'a, T: Element>(&self, args: &mut NativeArgs<'a, '_>) -> Result<&'a mut [T], KernelError> {
+        let result = self.inputs.count();
+        let y = args.take_write::<T>(result)?;
+        check_len(result, y.len(), self.dims.out_len())?;
+        Ok(y)
+    }
+
+    /// The bias of every channel, empty where there is none.
+    fn bias<'a, T: Element>(&self, args: &NativeArgs<'a, '_>) -> Result<&'a [T], KernelError> {
+        let Some(i) = self.places.bias.filter(|b| self.inputs.has(*b)) else { return Ok(&[]) };
+        let bias = args.read::<T>(i)?;
+        check_len(i, bias.len(), self.dims.group * self.dims.oc)?;
+        Ok(bias)
+    }
+
+    /// The factor of every channel's sums: the scales, divided by `by`.
+    fn factors(&self, args: &NativeArgs<'_, '_>, by: f32) -> Result<Vec<f32>, KernelError> {
+        let (p, inputs) = (self.places, &self.inputs);
+        let (x_scale, w_scale) = (inputs.scales(args, p.a_scale)?.at(0), inputs.scales(args, p.b_scale)?);
+        Ok((0..self.dims.group * self.dims.oc).map(|c| x_scale * w_scale.at(c) / by).collect())
+    }
+}
+
+/// The number of a channel, none where there are none.
+fn of_channel(all: &[f32], channel: usize) -> &[f32] {
+    all.get(channel..=channel).unwrap_or(&[])
 }
 
 /// The operands; `x` is made unsigned and `w` signed by their flips, and so are their zero points.
@@ -302,7 +322,6 @@ impl Sums<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::dtype::DType;
     use proptest::prelude::*;
 
     use super::*;
@@ -361,7 +380,7 @@ mod tests {
                 auto_pad: AutoPad::NotSet,
                 ceil_mode: false,
             };
-            let op = QuantizedConv { window, group, linear: false, clamp: None };
+            let op = QuantizedConv { window, group, sums: SumsBecome::Sums };
             let [x_type, w_type] = signed.map(|signed| if signed { DType::I8 } else { DType::U8 });
             let dims = |n, c, size: fn(&(usize, usize, i64, i64, i64, i64)) -> usize| {
                 [n, c].into_iter().chain(axes.iter().map(size)).collect::<Vec<usize>>()
@@ -380,10 +399,10 @@ mod tests {
                 cx = OpCx::for_infer(facts, 1).with_outputs(cx.outputs().to_vec());
             }
             let resolved = op.resolve(&cx).unwrap().0;
-            let mut call = Call::new(&cx, Places::of(false), resolved.clone(), None).unwrap();
+            let mut call = Call::new(&cx, Places::of(&SumsBecome::Sums), resolved.clone(), SumsBecome::Sums).unwrap();
             let packed = call.pack(&cx);
             prop_assert_eq!(packed.is_some(), known && matches!(call.way, Way::Product(_)));
-            let plain = Call { way: Way::Plain, ..Call::new(&cx, Places::of(false), resolved, None).unwrap() };
+            let plain = Call { way: Way::Plain, ..Call::new(&cx, Places::of(&SumsBecome::Sums), resolved, SumsBecome::Sums).unwrap() };
             prop_assert_eq!(sums(&call, &inputs, packed.as_ref()), sums(&plain, &inputs, None));
         }
     }
@@ -395,11 +414,13 @@ mod tests {
             pads: vec![1 << 28, 0, 0, 0],
             ..WindowAttrs::default()
         };
-        let op = QuantizedConv { window, group: 1, linear: false, clamp: None };
+        let op = QuantizedConv { window, group: 1, sums: SumsBecome::Sums };
         let inputs =
             [Some(bytes(DType::U8, vec![1, 1, 3, 1], 1)), Some(bytes(DType::I8, vec![1, 1, 2, 1], 2))];
         let cx = facts(&op, &inputs, 1).unwrap();
-        let call = Call::new(&cx, Places::of(false), op.resolve(&cx).unwrap().0, None).unwrap();
+        let call =
+            Call::new(&cx, Places::of(&SumsBecome::Sums), op.resolve(&cx).unwrap().0, SumsBecome::Sums)
+                .unwrap();
         assert!(matches!(call.way, Way::Plain));
         let (x, w) =
             (inputs[0].as_ref().unwrap().bytes()[..3].to_vec(), inputs[1].as_ref().unwrap().bytes()[1]);

@@ -2,43 +2,48 @@
 
 use std::sync::Arc;
 
-use super::device;
-use super::product::{Inputs, Places, Repeated, Requantize, flip};
+use super::absorbed::{absorbed, absorbed_scales};
+use super::device_product;
+use super::product::{Inputs, Numbers, Places, Repeated, Requantize, SumsBecome, flip};
 use super::scaling::range_of;
 use crate::backend::DeviceInfo;
 use crate::dot::Unit;
+use crate::dtype::{DType, Element};
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::linalg::bytes::{Around, FLIP, Packing, Panels, Product, row_sums, with_scratch};
 use crate::ops::linalg::matmul::Dims;
 use crate::ops::linalg::product::Threads;
 use crate::ops::real::check_len;
-use crate::ops::{AttrReader, Cost, Lowering, Native, OpCx, OpError, Operator, PackKey, Packed, par};
+use crate::ops::{
+    Absorbed, Activation, AttrReader, Cost, HalfRule, Lowering, Native, OpCx, OpError, Operator, PackKey,
+    Packed, par,
+};
+use crate::shape::Shape;
 use crate::simd::wide;
 
 /// A product of matrices of bytes less their zero points.
 ///
-/// As MatMulInteger (inputs A, B, zero points of A and B) it gives 32-bit sums; as QLinearMatMul (inputs A,
-/// its scale and zero point, the same of B, the same of the output) it gives bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// As MatMulInteger (inputs A, B, zero points of A and B) it gives 32-bit sums, or numbers where it has absorbed what makes
+/// these of the sums; as QLinearMatMul (inputs A, its scale and zero point, the same of B, the same of the output) it
+/// gives bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QuantizedMatMul {
-    /// Whether it is QLinearMatMul.
-    pub linear: bool,
+    /// What is made of the sums.
+    pub sums: SumsBecome,
     /// Whether QLinearMatMul has a ninth input: what is added to the sums of each column, `int32`.
     pub biased: bool,
-    /// The smallest and the largest element of a QLinearMatMul's output, where an activation keeps it within fewer
-    /// than there are.
-    pub clamp: Option<[i32; 2]>,
 }
 
 pub(super) fn read_linear(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operator>, OpError> {
     let _ = attrs;
-    Ok(Arc::new(QuantizedMatMul { linear: true, ..QuantizedMatMul::default() }))
+    let sums = SumsBecome::Bytes { clamp: None };
+    Ok(Arc::new(QuantizedMatMul { sums, biased: false }))
 }
 
 impl QuantizedMatMul {
     fn places(&self) -> Places {
-        Places::of(self.linear)
+        Places::of(&self.sums)
     }
 
     fn dims(&self, cx: &OpCx) -> Result<Dims, OpError> {
@@ -49,8 +54,15 @@ impl QuantizedMatMul {
     fn call(&self, cx: &OpCx, packed: Option<usize>) -> Result<NativeKernel, OpError> {
         let (places, dims) = (self.places(), self.dims(cx)?);
         let packing = Packing::new([dims.k, dims.n], Unit::best());
-        let (inputs, range) = (Inputs::of(cx), range_of(cx.output(0)?.dtype, self.clamp));
-        let call = Call { places, dims, inputs, range, packing, packed };
+        let call = Call {
+            places,
+            dims,
+            inputs: Inputs::of(cx),
+            sums: self.sums,
+            to: cx.output(0)?.dtype,
+            packing,
+            packed,
+        };
         Ok(NativeKernel::new(self.name(), move |args| call.run(args)))
     }
 
@@ -96,14 +108,23 @@ impl QuantizedMatMul {
 
 impl Operator for QuantizedMatMul {
     fn name(&self) -> &'static str {
-        if self.linear { "QLinearMatMul" } else { "MatMulInteger" }
+        if matches!(self.sums, SumsBecome::Bytes { .. }) { "QLinearMatMul" } else { "MatMulInteger" }
+    }
+
+    fn half_rule(&self) -> HalfRule {
+        if matches!(self.sums, SumsBecome::Numbers { .. }) { HalfRule::Full } else { HalfRule::default() }
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {
         let p = self.places();
         let all = 8 + usize::from(self.biased);
-        cx.expect_counts(if self.linear { all..=all } else { 2..=4 }, 1..=1)?;
-        let dtype = p.check_types(cx)?;
+        let counts = match self.sums {
+            SumsBecome::Sums => 2..=4,
+            SumsBecome::Bytes { .. } => all..=all,
+            SumsBecome::Numbers { .. } => 2..=7,
+        };
+        cx.expect_counts(counts, 1..=1)?;
+        let dtype = p.check_types(cx, &self.sums)?;
         let dims = self.dims(cx)?;
         // Batches that were made rows of one product still have the rows of one matrix.
         let rows = match cx.shape(p.a)?.dims() {
@@ -145,7 +166,32 @@ impl Operator for QuantizedMatMul {
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
-        device::matmul(cx, &self.places(), &self.dims(cx)?, self.clamp, lower)
+        device_product::matmul(cx, &self.places(), &self.dims(cx)?, &self.sums, lower)
+    }
+
+    fn with_activation(&self, activation: &Activation) -> Option<Arc<dyn Operator>> {
+        let sums = self.sums.with_activation(activation)?;
+        Some(Arc::new(QuantizedMatMul { sums, ..*self }))
+    }
+
+    fn absorb(&self, cx: &OpCx, next: &dyn Operator, next_cx: &OpCx, at: usize) -> Option<Absorbed> {
+        let dims = self.dims(cx).ok()?;
+        // A vector as B leaves no axis of columns.
+        let columns = if cx.shape(self.places().b).ok()?.rank() < 2 { 1 } else { dims.n };
+        let of_columns = |shape: &Shape| shape.elements() == columns && shape.last() == Some(&columns);
+        let (sums, inputs) = absorbed(&self.sums, cx, (next, next_cx, at), of_columns)?;
+        Some(Absorbed { op: Arc::new(QuantizedMatMul { sums, ..*self }), inputs })
+    }
+
+    fn absorb_before(
+        &self,
+        cx: &OpCx,
+        at: usize,
+        before: &dyn Operator,
+        before_cx: &OpCx,
+    ) -> Option<Absorbed> {
+        let inputs = absorbed_scales(&self.places(), cx, at, before, before_cx)?;
+        Some(Absorbed { op: Arc::new(*self), inputs })
     }
 }
 
@@ -153,8 +199,9 @@ struct Call {
     places: Places,
     dims: Dims,
     inputs: Inputs,
-    /// The output's elements, where it has bytes.
-    range: Option<[f32; 2]>,
+    sums: SumsBecome,
+    /// The output's type.
+    to: DType,
     packing: Packing,
     /// Bytes of B, where it is given packed.
     packed: Option<usize>,
@@ -169,102 +216,180 @@ struct Pair<'a> {
     threads: Threads,
 }
 
-impl Call {
-    fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
-        let (p, &Dims { m, n, k, .. }, inputs) = (self.places, &self.dims, &self.inputs);
+/// The operands of a call.
+struct Operands<'c, 'a> {
+    call: &'c Call,
+    a: &'a [u8],
+    a_flip: u8,
+    /// B as it is, or its panels.
+    b: &'a [u8],
+    panels: &'a [i32],
+    b_flip: u8,
+    zeros: Zeros<'c>,
+}
+
+impl<'c, 'a> Operands<'c, 'a> {
+    fn read(call: &'c Call, args: &NativeArgs<'a, '_>) -> Result<Self, KernelError> {
+        let (p, inputs) = (call.places, &call.inputs);
         let (a, a_flip) = inputs.bytes(args, p.a, 0)?;
         let b_flip = inputs.flip(p.b, FLIP)?;
-        let zeros = Zeros {
-            dims: &self.dims,
-            a: inputs.zeros(args, p.a_zero)?.whole(i32::from(a_flip)),
-            b: inputs.zeros(args, p.b_zero)?.whole(-i32::from(b_flip)),
-        };
-        let (a_scale, b_scale) = (inputs.scales(args, p.a_scale)?, inputs.scales(args, p.b_scale)?);
-        let y_scale = inputs.scales(args, p.y_scale)?.at(0);
-        let zero = p.y_zero.map_or(Ok(0.0), |i| inputs.zeros(args, i).map(|z| z.at(0)))?;
-        let result = inputs.count();
-        let elements = self.dims.pairs.len() * m * n;
-        let (unit, packing) = (Unit::best(), &self.packing);
-        let words = packing.bytes() / 4;
-        let (b, panels): (&[u8], &[i32]) = match self.packed {
+        let (b, panels): (&[u8], &[i32]) = match call.packed {
             Some(_) => (&[], args.read::<i32>(p.b)?),
             None => (inputs.bytes(args, p.b, FLIP)?.0, &[]),
         };
-        check_len(p.b, size_of_val(panels), self.packed.unwrap_or(0))?;
-        let row = k.next_multiple_of(4);
+        check_len(p.b, size_of_val(panels), call.packed.unwrap_or(0))?;
+        let zeros = Zeros {
+            dims: &call.dims,
+            a: inputs.zeros(args, p.a_zero)?.whole(i32::from(a_flip)),
+            b: inputs.zeros(args, p.b_zero)?.whole(-i32::from(b_flip)),
+        };
+        Ok(Operands { call, a, a_flip, b, panels, b_flip, zeros })
+    }
+
+    /// Makes the elements of every product by `finisher(its matrices)(row, column, sums, elements)`.
+    fn finish<T, F>(&self, y: &mut [T], finisher: impl Fn((usize, usize)) -> F + Sync)
+    where
+        T: Copy + Default + Send,
+        F: Fn(usize, usize, &mut [i32], &mut [T]) + Sync,
+    {
+        let &Dims { m, n, k, .. } = &self.call.dims;
+        let (unit, packing, row) = (Unit::best(), &self.call.packing, k.next_multiple_of(4));
+        let words = packing.bytes() / 4;
         // Rows of whole groups of unsigned bytes are read where they lie.
-        let copied = a_flip != 0 || row != k;
-        with_scratch(if copied { a.len() / k.max(1) * row } else { 0 }, |scratch| {
+        let copied = self.a_flip != 0 || row != k;
+        with_scratch(if copied { self.a.len() / k.max(1) * row } else { 0 }, |scratch| {
             if copied && k > 0 {
-                pad_rows(a, k, a_flip, scratch);
+                pad_rows(self.a, k, self.a_flip, scratch);
             }
-            let left = if copied { &*scratch } else { a };
-            let each = |at: (usize, usize), threads, f: &mut dyn FnMut(&Pair<'_>)| {
+            let left = if copied { &*scratch } else { self.a };
+            self.call.share(y, |at, y, threads| {
                 let left = left.get(at.0 * m * row..).and_then(|l| l.get(..m * row)).unwrap_or(&[]);
                 let made: Vec<i32>;
-                let packed = match self.packed {
-                    Some(_) => panels.get(at.1 * words..).unwrap_or(&[]),
+                let packed = match self.call.packed {
+                    Some(_) => self.panels.get(at.1 * words..).unwrap_or(&[]),
                     None => {
-                        made = pack_rows(packing, b.get(at.1 * k * n..).unwrap_or(&[]), b_flip);
+                        made = pack_rows(packing, self.b.get(at.1 * k * n..).unwrap_or(&[]), self.b_flip);
                         &made
                     }
                 };
-                f(&Pair { at, left, panels: Panels::new(packing, packed), threads });
-            };
-            let Some(range) = self.range else {
-                let y = args.take_write::<i32>(result)?;
-                check_len(result, y.len(), elements)?;
-                self.share(y, |at, y, threads| {
-                    each(at, threads, &mut |pair| {
-                        zeros.product(
-                            pair,
-                            unit,
-                            y,
-                            #[inline(always)]
-                            |_, _, sums, y| {
-                                y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum);
-                            },
-                        );
-                    });
-                });
-                return Ok(());
-            };
-            let bias = match p.bias.filter(|b| inputs.has(*b)) {
-                Some(i) => args.read::<i32>(i)?,
-                None => &[],
-            };
-            let y = args.take_write::<u8>(result)?;
-            check_len(result, y.len(), elements)?;
-            let to = Requantize { zero, range };
-            self.share(y, |at, y, threads| {
-                each(at, threads, &mut |pair| {
-                    let columns = b_scale.line(at.1 * n, n);
-                    let of = |row: f32| columns.iter().map(|column| row * column / y_scale).collect();
-                    let row = |r: usize| a_scale.at(at.0 * m + r);
-                    let same: Option<Vec<f32>> = a_scale.is_one().then(|| of(row(0)));
-                    zeros.product(
-                        pair,
-                        unit,
-                        y,
-                        #[inline(always)]
-                        |r, first, sums, y| {
-                            let added = bias.get(first..).unwrap_or(&[]);
-                            sums.iter_mut().zip(added).for_each(|(sum, b)| *sum = sum.wrapping_add(*b));
-                            match same.as_deref() {
-                                Some([one]) => to.bytes(sums, std::slice::from_ref(one), y),
-                                Some(all) => to.bytes(sums, all.get(first..).unwrap_or(&[]), y),
-                                None => {
-                                    let all: Vec<f32> = of(row(r));
-                                    let from = if all.len() == 1 { 0 } else { first };
-                                    to.bytes(sums, all.get(from..).unwrap_or(&[]), y);
-                                }
-                            }
-                        },
-                    );
-                });
+                let pair = Pair { at, left, panels: Panels::new(packing, packed), threads };
+                self.zeros.product(&pair, unit, y, finisher(at));
             });
-            Ok(())
-        })
+        });
+    }
+}
+
+/// The factors of one product's sums: one for all, one for each column, or other ones for each row.
+struct Factors<'a> {
+    rows: &'a Repeated,
+    columns: &'a [f32],
+    /// The first row's number in all matrices.
+    first: usize,
+    /// What all factors are divided by.
+    by: f32,
+    same: Option<Vec<f32>>,
+}
+
+impl<'a> Factors<'a> {
+    fn new(rows: &'a Repeated, columns: &'a [f32], first: usize, by: f32) -> Self {
+        let mut factors = Factors { rows, columns, first, by, same: None };
+        factors.same = rows.is_one().then(|| factors.of(0));
+        factors
+    }
+
+    fn of(&self, row: usize) -> Vec<f32> {
+        let row = self.rows.at(self.first + row);
+        self.columns.iter().map(|column| row * column / self.by).collect()
+    }
+
+    /// Calls `f` with those of row `row` from column `first` on.
+    #[inline(always)]
+    fn with(&self, row: usize, first: usize, f: impl FnOnce(&[f32])) {
+        let from = |all: &[f32]| if all.len() == 1 { 0 } else { first };
+        match &self.same {
+            Some(all) => f(all.get(from(all)..).unwrap_or(&[])),
+            None => {
+                let all = self.of(row);
+                f(all.get(from(&all)..).unwrap_or(&[]));
+            }
+        }
+    }
+}
+
+impl Call {
+    fn run(&self, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+        let operands = Operands::read(self, args)?;
+        match self.sums {
+            SumsBecome::Sums => self.sums(&operands, args),
+            SumsBecome::Bytes { clamp } => self.bytes(&operands, clamp, args),
+            SumsBecome::Numbers { activation } => self.numbers(&operands, Numbers { activation }, args),
+        }
+    }
+
+    /// The output.
+    fn output<'a, T: Element>(&self, args: &mut NativeArgs<'a, '_>) -> Result<&'a mut [T], KernelError> {
+        let (at, elements) = (self.inputs.count(), self.dims.pairs.len() * self.dims.m * self.dims.n);
+        let y = args.take_write::<T>(at)?;
+        check_len(at, y.len(), elements)?;
+        Ok(y)
+    }
+
+    /// The bias, empty where there is none.
+    fn bias<'a, T: Element>(&self, args: &NativeArgs<'a, '_>) -> Result<&'a [T], KernelError> {
+        self.places.bias.filter(|b| self.inputs.has(*b)).map_or(Ok(&[]), |i| args.read::<T>(i))
+    }
+
+    fn sums(&self, operands: &Operands<'_, '_>, args: &mut NativeArgs<'_, '_>) -> Result<(), KernelError> {
+        let y = self.output::<i32>(args)?;
+        operands.finish(y, |_| {
+            #[inline(always)]
+            |_, _, sums, y| y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum)
+        });
+        Ok(())
+    }
+
+    fn bytes(
+        &self,
+        operands: &Operands<'_, '_>,
+        clamp: Option<[i32; 2]>,
+        args: &mut NativeArgs<'_, '_>,
+    ) -> Result<(), KernelError> {
+        let (p, inputs, &Dims { m, n, .. }) = (self.places, &self.inputs, &self.dims);
+        let (a_scale, b_scale) = (inputs.scales(args, p.a_scale)?, inputs.scales(args, p.b_scale)?);
+        let y_scale = inputs.scales(args, p.y_scale)?.at(0);
+        let zero = p.y_zero.map_or(Ok(0.0), |i| inputs.zeros(args, i).map(|z| z.at(0)))?;
+        let to = Requantize { zero, range: range_of(self.to, clamp).unwrap_or_default() };
+        let (bias, y) = (self.bias::<i32>(args)?, self.output::<u8>(args)?);
+        operands.finish(y, |at| {
+            let factors = Factors::new(&a_scale, b_scale.line(at.1 * n, n), at.0 * m, y_scale);
+            #[inline(always)]
+            move |r, first, sums, y| {
+                let added = bias.get(first..).unwrap_or(&[]);
+                sums.iter_mut().zip(added).for_each(|(sum, b)| *sum = sum.wrapping_add(*b));
+                factors.with(r, first, |factors| to.bytes(sums, factors, y));
+            }
+        });
+        Ok(())
+    }
+
+    fn numbers(
+        &self,
+        operands: &Operands<'_, '_>,
+        to: Numbers,
+        args: &mut NativeArgs<'_, '_>,
+    ) -> Result<(), KernelError> {
+        let (p, inputs, &Dims { m, n, .. }) = (self.places, &self.inputs, &self.dims);
+        let (a_scale, b_scale) = (inputs.scales(args, p.a_scale)?, inputs.scales(args, p.b_scale)?);
+        let (bias, y) = (self.bias::<f32>(args)?, self.output::<f32>(args)?);
+        operands.finish(y, |at| {
+            let factors = Factors::new(&a_scale, b_scale.line(at.1 * n, n), at.0 * m, 1.0);
+            #[inline(always)]
+            move |r, first, sums, y| {
+                let bias = bias.get(first..).unwrap_or(&[]);
+                factors.with(r, first, |factors| to.of(sums, factors, bias, y));
+            }
+        });
+        Ok(())
     }
 
     /// Calls `f` for every product, several at a time where there are enough.

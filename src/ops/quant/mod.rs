@@ -1,5 +1,6 @@
 //! Quantization: integers that stand for numbers by a scale and a zero point.
 
+mod absorbed;
 #[cfg(test)]
 mod between_tests;
 mod binary;
@@ -8,12 +9,15 @@ mod conv_cpu;
 mod depthwise;
 mod dequantize;
 mod device;
+mod device_product;
 mod dynamic;
 mod elements;
 mod gather_block;
 mod grain;
 mod interleaved;
 mod matmul;
+#[cfg(test)]
+mod numbers_tests;
 mod product;
 mod quantize;
 mod scaling;
@@ -27,6 +31,7 @@ pub use dequantize::DequantizeLinear;
 pub use dynamic::DynamicQuantizeLinear;
 pub use gather_block::GatherBlockQuantized;
 pub use matmul::QuantizedMatMul;
+pub use product::SumsBecome;
 pub use quantize::QuantizeLinear;
 pub use scaling::Scaling;
 pub use table::ByteTable;

@@ -1,4 +1,4 @@
-//! The common part of quantized products: their inputs, and the conversion of sums to bytes.
+//! The common part of quantized products: their inputs, and what is made of the sums.
 
 use super::elements::all;
 use super::scaling::rounded_byte;
@@ -8,7 +8,26 @@ use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::linalg::bytes::FLIP;
 use crate::ops::real::check_len;
-use crate::ops::{OpCx, OpError};
+use crate::ops::{Activation, OpCx, OpError};
+
+/// What is made of the sums of a product of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum SumsBecome {
+    /// They stay 32-bit integers: MatMulInteger and ConvInteger.
+    #[default]
+    Sums,
+    /// Bytes, by the scales of both operands and of the output: QLinearMatMul and QLinearConv.
+    Bytes {
+        /// The smallest and the largest element, where an activation keeps it within fewer than there are.
+        clamp: Option<[i32; 2]>,
+    },
+    /// `activation(sum * (scale of A * scale of B) + bias)`, `float32`. The inputs are those of MatMulInteger and after them
+    /// the two scales and the bias, each of which may be absent.
+    Numbers {
+        /// Applied to the output.
+        activation: Activation,
+    },
+}
 
 /// Where the inputs are: the operands A and B (a convolution's are the image and the weights), their scales and
 /// zero points, those of the output, and a bias.
@@ -26,29 +45,40 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// The inputs of QLinearConv and QLinearMatMul if `linear`, else of ConvInteger and MatMulInteger.
-    pub(super) fn of(linear: bool) -> Places {
-        let given = |i: usize| linear.then_some(i);
-        let (b, b_zero) = if linear { (3, 5) } else { (1, 3) };
-        let [a_scale, b_scale, y_scale, y_zero, bias] = [1, 4, 6, 7, 8].map(given);
+    /// Those of a product whose sums become that.
+    pub(super) fn of(sums: &SumsBecome) -> Places {
+        let (b, b_zero, [a_scale, b_scale, y_scale, y_zero, bias]) = match sums {
+            SumsBecome::Sums => (1, 3, [None; 5]),
+            SumsBecome::Bytes { .. } => (3, 5, [1, 4, 6, 7, 8].map(Some)),
+            SumsBecome::Numbers { .. } => (1, 3, [Some(4), Some(5), None, None, Some(6)]),
+        };
         Places { a: 0, a_scale, a_zero: 2, b, b_scale, b_zero, y_scale, y_zero, bias }
     }
 
     /// The output's type, after checking those of all inputs.
-    pub(super) fn check_types(&self, cx: &OpCx) -> Result<DType, OpError> {
+    pub(super) fn check_types(&self, cx: &OpCx, sums: &SumsBecome) -> Result<DType, OpError> {
+        let linear = self.y_zero.is_some();
         for (data, zero) in [(self.a, self.a_zero), (self.b, self.b_zero)] {
             let dtype = cx.dtype_of(data, BYTES)?;
-            if cx.has(zero) || self.a_scale.is_some() {
+            if cx.has(zero) || linear {
                 cx.expect_dtype(zero, dtype)?;
             }
         }
         for i in [self.a_scale, self.b_scale, self.y_scale].into_iter().flatten() {
-            cx.dtype_of(i, NUMBERS)?;
+            if linear {
+                cx.dtype_of(i, NUMBERS)?;
+            } else if cx.has(i) {
+                cx.expect_dtype(i, DType::F32)?;
+            }
         }
         if let Some(bias) = self.bias.filter(|i| cx.has(*i)) {
-            cx.expect_dtype(bias, DType::I32)?;
+            cx.expect_dtype(bias, if linear { DType::I32 } else { DType::F32 })?;
         }
-        self.y_zero.map_or(Ok(DType::I32), |zero| cx.dtype_of(zero, BYTES))
+        match sums {
+            SumsBecome::Sums => Ok(DType::I32),
+            SumsBecome::Numbers { .. } => Ok(DType::F32),
+            SumsBecome::Bytes { .. } => self.y_zero.map_or(Ok(DType::U8), |zero| cx.dtype_of(zero, BYTES)),
+        }
     }
 }
 
@@ -122,7 +152,7 @@ impl Inputs {
         args: &NativeArgs<'_, '_>,
         i: Option<usize>,
     ) -> Result<Repeated, KernelError> {
-        i.map_or_else(|| Ok(Repeated(vec![1.0])), |i| self.zeros(args, i))
+        i.filter(|i| self.has(*i)).map_or_else(|| Ok(Repeated(vec![1.0])), |i| self.zeros(args, i))
     }
 
     /// The bytes of input `i`, and what makes them signed (`sign` is [`FLIP`]) or unsigned ones (`sign` is 0).
@@ -141,6 +171,29 @@ impl Inputs {
     /// The mask that makes the bytes of input `i` signed (`sign` is [`FLIP`]) or unsigned ones (`sign` is 0).
     pub(super) fn flip(&self, i: usize, sign: u8) -> Result<u8, KernelError> {
         self.get(i).map(|info| flip(info.dtype, sign)).ok_or(KernelError::Absent { index: i })
+    }
+}
+
+/// Sums as numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    pub activation: Activation,
+}
+
+impl Numbers {
+    /// The numbers of `sums`, by one multiplier or one for each, plus nothing, one bias or one for each.
+    #[inline(always)]
+    pub(super) fn of(&self, sums: &[i32], multipliers: &[f32], bias: &[f32], to: &mut [f32]) {
+        let each = to.iter_mut().zip(sums);
+        match multipliers {
+            [m] => each.for_each(|(y, sum)| *y = *sum as f32 * m),
+            all => each.zip(all).for_each(|((y, sum), m)| *y = *sum as f32 * m),
+        }
+        match bias {
+            [b] => to.iter_mut().for_each(|y| *y += b),
+            all => to.iter_mut().zip(all).for_each(|(y, b)| *y += b),
+        }
+        self.activation.apply(to);
     }
 }
 
