@@ -66,7 +66,7 @@ impl Operator for QuantizedConv {
     }
 
     fn half_rule(&self) -> HalfRule {
-        if matches!(self.sums, SumsBecome::Numbers { .. }) { HalfRule::Full } else { HalfRule::default() }
+        if matches!(self.sums, SumsBecome::Bytes { .. }) { HalfRule::default() } else { HalfRule::Full }
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -112,7 +112,7 @@ impl Operator for QuantizedMatMul {
     }
 
     fn half_rule(&self) -> HalfRule {
-        if matches!(self.sums, SumsBecome::Numbers { .. }) { HalfRule::Full } else { HalfRule::default() }
+        if matches!(self.sums, SumsBecome::Bytes { .. }) { HalfRule::default() } else { HalfRule::Full }
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -216,7 +216,7 @@ pub const PIPELINE: &[Pass] = &[
     },
     Pass {
         name: "absorb",
-        does: "Lets operators absorb their only reader: a bias, a normalization, a residual sum, an activation.",
+        does: "Lets operators absorb their only reader (a bias, a norm, a sum, an activation) and factors before them.",
         run: PassFn::Flow(|flow, cx| absorb::absorb(flow, cx.options.precision)),
         ..FUSING
     },

@@ -560,6 +560,7 @@ fn operators_say_how_they_take_part_in_half_precision() {
     assert!(all.len() > 120, "{}", all.len());
     let full = [
         "CastLike",
+        "ConvInteger",
         "CumSum",
         "DFT",
         "Det",
@@ -567,6 +568,7 @@ fn operators_say_how_they_take_part_in_half_precision() {
         "DynamicQuantizeLinear",
         "Exp",
         "Log",
+        "MatMulInteger",
         "Pow",
         "QuantizeLinear",
         "Range",
