@@ -480,14 +480,22 @@ fn convolutions_are_those_of_the_native_function() {
             window: padded((w[2] as i64 - 1) / 2, strides),
             group,
             activation: Activation::of(Function::Relu),
-            summed: false,
+            ..Conv::default()
         };
         let inputs = [whole(&x, 1), whole(&w, 2), whole(&[w[0]], 3)];
         check(Arc::new(op.clone()), &inputs, &format!("{x:?} * {w:?}"), &context);
         check(Arc::new(op.clone()), &inputs[..2], &format!("{x:?} * {w:?} without a bias"), &context);
         let output = |i: usize| (x[i + 2] + (w[2] - 1) / 2 * 2 - w[i + 2]) / strides[i] as usize + 1;
         let inputs = [&inputs[..], &[whole(&[x[0], w[0], output(0), output(1)], 4)]].concat();
-        check(Arc::new(Conv { summed: true, ..op }), &inputs, &format!("{x:?} * {w:?} + z"), &context);
+        check(
+            Arc::new(Conv { summed: true, ..op.clone() }),
+            &inputs,
+            &format!("{x:?} * {w:?} + z"),
+            &context,
+        );
+        let slopes = Conv { activation: Activation::None, sloped: true, ..op };
+        let inputs = [whole(&x, 1), whole(&w, 2), whole(&[2 * w[0]], 3)];
+        check(Arc::new(slopes), &inputs, &format!("{x:?} * {w:?} with slopes"), &context);
     }
     let seen = seen.lock().unwrap();
     let patches = ["patch_f16_16", "patch_f16_32", "patch_f16_32_deep", "patch_f16_64"];

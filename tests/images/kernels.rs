@@ -193,11 +193,15 @@ fn convolutions_read_the_same_through_an_image() {
     for (window, group, shape, oc, activation) in cases {
         let weights = [oc, shape[1] / group, window.kernel[0] as usize, window.kernel[1] as usize];
         for dtype in [DType::F32, DType::F16] {
-            let op = Conv { window: window.clone(), group, activation, summed: false };
-            let constants = [Some(tensor(dtype, &weights, 2)), Some(tensor(dtype, &[oc], 3))];
             let tolerance = if dtype == DType::F32 { 1e-4 } else { 3e-2 };
-            let names = check(Arc::new(op), &tensor(dtype, &shape, 1), &constants, tolerance);
-            assert!(names.iter().any(|k| k.starts_with("conv_image_")), "{names:?}");
+            for sloped in [false, true] {
+                let activation = if sloped { Activation::None } else { activation };
+                let op = Conv { window: window.clone(), group, activation, sloped, ..Conv::default() };
+                let of_channels = if sloped { 2 * oc } else { oc };
+                let constants = [Some(tensor(dtype, &weights, 2)), Some(tensor(dtype, &[of_channels], 3))];
+                let names = check(Arc::new(op), &tensor(dtype, &shape, 1), &constants, tolerance);
+                assert!(names.iter().any(|k| k.starts_with("conv_image_")), "{names:?}");
+            }
         }
     }
 }
