@@ -18,7 +18,7 @@ pub(super) fn with_activation(
     Some(same_inputs(op.with_activation(&next.as_activation(next_cx)?)?, cx))
 }
 
-/// A convolution without a bias that takes in what comes after it: an activation, a normalization, or a bias; `with` is
+/// A convolution that takes in what comes after it: an activation, a normalization, or constants of its channels; `with` is
 /// the same one with an activation.
 pub(super) fn into_convolution(
     op: &dyn Operator,
@@ -27,7 +27,9 @@ pub(super) fn into_convolution(
     cx: &OpCx,
     (next, next_cx, at): (&dyn Operator, &OpCx, usize),
 ) -> Option<Absorbed> {
-    if let Some((w, b)) = scaled(cx, next, next_cx, at, layout).filter(|_| activation == Activation::None) {
+    if activation == Activation::None
+        && let Some((w, b)) = scaled(cx, next, next_cx, at, layout)
+    {
         return Some(folded(with(activation), w, b));
     }
     if let Some(absorbed) = with_activation(op, cx, next, next_cx) {
