@@ -1,10 +1,12 @@
 //! What operator tests share: data, attributes, and running the native function.
 
-use super::{AttrMap, AttrReader, AttrValue, Fact, OpCx, OpError, Operator, find};
+use super::{AttrMap, AttrReader, AttrValue, Fact, Native, OpCx, OpError, Operator, find};
+use crate::backend::DeviceInfo;
 use crate::dtype::Element;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::{NativeArg, NativeArgs};
-use std::sync::Arc;
+use crate::registry::Registry;
+use std::sync::{Arc, OnceLock};
 
 /// `n` values of -1 to 1 in no order, different for each `seed`.
 pub(crate) fn values(n: usize, seed: u64) -> Vec<f32> {
@@ -50,22 +52,62 @@ pub(crate) fn facts(op: &dyn Operator, inputs: &[Option<Tensor>], outputs: usize
     Ok(cx.with_outputs(infos))
 }
 
-/// Runs the native function; its outputs start as a pattern, so that bytes not written are seen.
+/// Runs the native function, with its constants packed too where it packs any; its outputs start as a pattern, so that bytes
+/// not written are seen.
 pub(crate) fn run_cpu(
     op: &dyn Operator,
     inputs: &[Option<Tensor>],
     outputs: usize,
 ) -> Result<Vec<Tensor>, OpError> {
     let cx = facts(op, inputs, outputs)?;
-    let kernel = op.cpu(&cx)?;
+    let plain = run_native(op, &cx, inputs, &op.cpu(&cx)?.into());
+    let native = op.cpu_on(&cx, cpu())?;
+    if !native.packed.is_empty() {
+        let packed = run_native(op, &cx, inputs, &native);
+        for (packed, plain) in packed.iter().zip(&plain) {
+            if !plain.dtype().is_float() {
+                assert_eq!(packed.bytes(), plain.bytes(), "with packed constants, and without");
+                continue;
+            }
+            let (packed, plain) = (packed.to_f32s().unwrap(), plain.to_f32s().unwrap());
+            for (a, b) in packed.iter().zip(&plain) {
+                let near = (a - b).abs() <= 1e-4 * (1.0 + b.abs());
+                assert!(near || a == b || a.is_nan() && b.is_nan(), "{a} with packed constants, {b} without");
+            }
+        }
+    }
+    Ok(plain)
+}
+
+/// The CPU as a device.
+fn cpu() -> &'static DeviceInfo {
+    static CPU: OnceLock<DeviceInfo> = OnceLock::new();
+    CPU.get_or_init(|| Registry::with_defaults().find("cpu").unwrap())
+}
+
+/// Runs `native` with its constants in their layouts.
+fn run_native(op: &dyn Operator, cx: &OpCx, inputs: &[Option<Tensor>], native: &Native) -> Vec<Tensor> {
     let infos: Vec<TensorInfo> = cx.outputs().to_vec();
     let mut words: Vec<Vec<u64>> =
         infos.iter().map(|o| vec![0x7FC1_7FC1_7FC1_7FC1; o.bytes().div_ceil(8)]).collect();
+    let packed: Vec<Option<Vec<u64>>> = (0..inputs.len())
+        .map(|i| {
+            let packed = native.packed(i)?;
+            let mut words = vec![0u64; packed.bytes.div_ceil(8)];
+            let to: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+            (packed.pack)(&packed.source, &mut to[..packed.bytes]).unwrap();
+            Some(words)
+        })
+        .collect();
     let mut args: Vec<NativeArg<'_>> = inputs
         .iter()
         .enumerate()
-        .map(|(i, t)| match t {
-            Some(t) if !op.value_inputs().contains(&i) => NativeArg::Read(t.bytes()),
+        .map(|(i, t)| match (t, &packed[i], native.packed(i)) {
+            (_, Some(words), Some(packed)) => {
+                let bytes: &[u8] = bytemuck::cast_slice(words);
+                NativeArg::Read(&bytes[..packed.bytes])
+            }
+            (Some(t), ..) if !op.value_inputs().contains(&i) => NativeArg::Read(t.bytes()),
             _ => NativeArg::Absent,
         })
         .collect();
@@ -73,15 +115,15 @@ pub(crate) fn run_cpu(
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(w);
         args.push(NativeArg::Write(&mut bytes[..info.bytes()]));
     }
-    kernel.call(&mut NativeArgs::new(&mut args, &[])).unwrap();
-    Ok(infos
+    native.kernel.call(&mut NativeArgs::new(&mut args, &[])).unwrap();
+    infos
         .into_iter()
         .zip(&words)
         .map(|(info, w)| {
             let bytes: &[u8] = bytemuck::cast_slice(w);
             Tensor::from_bytes(info.clone(), &bytes[..info.bytes()]).unwrap()
         })
-        .collect())
+        .collect()
 }
 
 /// Runs the native function over `f32` and gives its only output.

@@ -13,6 +13,7 @@ mod flex;
 mod gate;
 mod group_query;
 mod linear;
+mod many;
 mod matrix;
 mod multi_head;
 mod nbits;

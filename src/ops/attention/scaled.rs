@@ -4,15 +4,15 @@
 use crate::kernel::KernelError;
 use crate::kernel::codes::attention::Stage;
 use crate::ops::linalg::product::{Mat, Threads, product, sum_of};
-use crate::ops::norm::largest;
-use crate::ops::real::Real;
+use crate::ops::norm::{exponentials, largest, top};
+use crate::ops::real::{Real, as_f32s, as_f32s_mut};
 use crate::ops::scratch::Scratch;
 use crate::ops::{OpError, par};
 use crate::shape::Shape;
 use crate::simd::wide;
 
 /// Queries that are scored at once; bounds the memory that scores take.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 /// Keys that are turned around at a time: the elements of a cache line.
 const TURNED: usize = 16;
 
@@ -107,6 +107,17 @@ pub(super) enum Sink<T> {
     Heads(T),
 }
 
+impl<T: Real> Sink<&[T]> {
+    /// The score for one head.
+    pub(super) fn of(&self, head: usize) -> Option<T> {
+        match self {
+            Sink::None => None,
+            Sink::Zero => Some(T::ZERO),
+            Sink::Heads(sinks) => sinks.get(head).copied(),
+        }
+    }
+}
+
 /// The operands of [`Scaled::attend`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attended<'a, T> {
@@ -118,6 +129,33 @@ pub(super) struct Attended<'a, T> {
     pub lens: Option<&'a [i64]>,
     pub sink: Sink<&'a [T]>,
 }
+
+impl<T: Real> Attended<'_, T> {
+    /// The same where these are numbers of `f32`.
+    fn f32s(&self) -> Option<Attended<'_, f32>> {
+        let mask = match self.mask {
+            MaskData::None => MaskData::None,
+            MaskData::Bool(mask) => MaskData::Bool(mask),
+            MaskData::Add(mask) => MaskData::Add(as_f32s(mask)?),
+        };
+        let sink = match self.sink {
+            Sink::None => Sink::None,
+            Sink::Zero => Sink::Zero,
+            Sink::Heads(sinks) => Sink::Heads(as_f32s(sinks)?),
+        };
+        Some(Attended {
+            q: as_f32s(self.q)?,
+            k: as_f32s(self.k)?,
+            v: as_f32s(self.v)?,
+            mask,
+            lens: self.lens,
+            sink,
+        })
+    }
+}
+
+/// What is told of the stages of one query's scores.
+pub(super) type Show<'a, T> = dyn FnMut(Stage, &[T]) + 'a;
 
 /// A block of rows of one head, or the row of several heads that read the same keys.
 struct Job<'a, T> {
@@ -201,6 +239,12 @@ impl Scaled {
         scores: Option<(Stage, &mut [T])>,
     ) -> Result<(), KernelError> {
         let (stage, mut scores) = scores.map_or((None, None), |(stage, s)| (Some(stage), Some(s)));
+        if stage.is_none()
+            && self.is_many()
+            && let (Some(given), Some(y)) = (given.f32s(), as_f32s_mut(y))
+        {
+            return self.many(&given, y);
+        }
         let mut jobs = Vec::new();
         if self.q_len == 1 && stage.is_none() {
             // Heads of the same keys read them together, as many as leave work for all threads.
@@ -305,12 +349,7 @@ impl Scaled {
             let (head, i) = if across { (head + r, first) } else { (head, first + r) };
             let seen = self.seen(i, valid, offset);
             let seen = (seen.0.clamp(low, high) - low, seen.1.clamp(low, high) - low);
-            let sink = match given.sink {
-                Sink::None => None,
-                Sink::Zero => Some(T::ZERO),
-                Sink::Heads(sinks) => sinks.get(head).copied(),
-            };
-            self.row((given.mask, sink), [batch, head, i, low], seen, row, stage.zip(show));
+            self.row((given.mask, given.sink.of(head)), [batch, head, i, low], seen, row, stage.zip(show));
         }
         let left = Mat { data: &own, row: keys, col: 1 };
         let right = Mat { data: v, row: self.v.row, col: 1 };
@@ -318,14 +357,14 @@ impl Scaled {
     }
 
     /// How many keys of element `batch` are valid, and the position of its first query.
-    fn valid(&self, lens: Option<&[i64]>, batch: usize) -> (usize, i64) {
+    pub(super) fn valid(&self, lens: Option<&[i64]>, batch: usize) -> (usize, i64) {
         let Some(lens) = lens else { return (self.kv_len, self.offset as i64) };
         let len = lens.get(batch).copied().unwrap_or(0).saturating_add(self.lens_add);
         (len.clamp(0, self.kv_len as i64) as usize, len.saturating_sub(self.q_len as i64))
     }
 
     /// The keys from the first to before the second are those that query `i` sees, but for the mask.
-    fn seen(&self, i: usize, valid: usize, offset: i64) -> (usize, usize) {
+    pub(super) fn seen(&self, i: usize, valid: usize, offset: i64) -> (usize, usize) {
         let at = offset.saturating_add(i as i64);
         let after = |n: i64| at.saturating_add(n).saturating_add(1).clamp(0, valid as i64) as usize;
         let low = self.left.map_or(0, |l| at.saturating_sub(l as i64).clamp(0, valid as i64) as usize);
@@ -343,68 +382,99 @@ impl Scaled {
     /// first key; `seen` the keys that are not hidden by their place.
     fn row<T: Real>(
         &self,
-        (mask, sink): (MaskData<'_, T>, Option<T>),
+        given: (MaskData<'_, T>, Option<T>),
         at: [usize; 4],
         seen: (usize, usize),
         row: &mut [T],
-        mut show: Option<(Stage, &mut [T])>,
+        show: Option<(Stage, &mut [T])>,
     ) {
-        let mut shown = |stage: Stage, row: &[T]| {
-            if let Some((wanted, out)) = &mut show
-                && *wanted == stage
+        let (stage, mut out) = show.unzip();
+        let mut shown = |now: Stage, row: &[T]| {
+            if let Some(out) = &mut out
+                && stage == Some(now)
                 && out.len() == row.len()
             {
                 out.copy_from_slice(row);
             }
         };
-        let scale = T::from_f64(self.scale.into());
+        let factor = self.exponentials(given, at, seen, row, stage.map(|_| &mut shown as &mut Show<'_, T>));
         wide(
             #[inline(always)]
-            || row.iter_mut().for_each(|s| *s *= scale),
+            || row.iter_mut().for_each(|s| *s *= factor),
         );
-        shown(Stage::Product, row);
+        shown(Stage::Softmax, row);
+    }
+
+    /// As [`Scaled::row`], but for a factor of all of them, which it returns. `shown` is called with each stage before.
+    pub(super) fn exponentials<T: Real>(
+        &self,
+        (mask, sink): (MaskData<'_, T>, Option<T>),
+        at: [usize; 4],
+        seen: (usize, usize),
+        row: &mut [T],
+        mut shown: Option<&mut Show<'_, T>>,
+    ) -> T {
+        let scale = T::from_f64(self.scale.into());
+        // Differences are scaled where nothing else is done with the scores.
+        let alone = shown.is_none() && self.softcap == 0.0 && self.mask.is_none() && sink.is_none();
+        let late = alone && self.scale > 0.0;
+        if !late {
+            wide(
+                #[inline(always)]
+                || row.iter_mut().for_each(|s| *s *= scale),
+            );
+        }
+        let mut show = |stage: Stage, row: &[T]| {
+            if let Some(shown) = &mut shown {
+                shown(stage, row);
+            }
+        };
+        show(Stage::Product, row);
         if self.softcap != 0.0 {
             let cap = f64::from(self.softcap);
             row.iter_mut().for_each(|s| *s = T::from_f64(cap * (s.to_f64() / cap).tanh()));
         }
-        shown(Stage::Capped, row);
+        show(Stage::Capped, row);
         row[..seen.0].fill(T::LOWEST);
         row[seen.1..].fill(T::LOWEST);
         self.add_mask(mask, at, seen, row);
-        shown(Stage::Masked, row);
-        let part = &row[seen.0..seen.1];
-        let top = wide(
-            #[inline(always)]
-            || largest(part),
-        );
-        let nothing = top == T::LOWEST;
-        let top = sink.filter(|s| *s > top).unwrap_or(top);
-        let aside = sink.map_or(T::ZERO, |s| (s - top).exp());
+        show(Stage::Masked, row);
         row[..seen.0].fill(T::ZERO);
         row[seen.1..].fill(T::ZERO);
         let part = &mut row[seen.0..seen.1];
-        if nothing {
-            part.fill(T::ZERO);
-        } else {
+        let number = as_f32s(part).map(|part| T::from_f64(top(part).into()));
+        // Where there is none above the lowest, it may be NaN.
+        let top = number.filter(|top| *top > T::LOWEST).unwrap_or_else(|| {
             wide(
                 #[inline(always)]
-                || {
-                    for s in part.iter_mut() {
-                        *s = (*s - top).exp();
-                    }
-                    let total = sum_of(
-                        part,
-                        #[inline(always)]
-                        |s| s,
-                    );
-                    let factor = T::ONE / (total + aside);
-                    for s in part.iter_mut() {
-                        *s *= factor;
-                    }
-                },
-            );
+                || largest(part),
+            )
+        });
+        if top == T::LOWEST {
+            part.fill(T::ZERO);
+            return T::ONE;
         }
-        shown(Stage::Softmax, row);
+        let top = sink.filter(|s| *s > top).unwrap_or(top);
+        let aside = sink.map_or(T::ZERO, |s| (s - top).exp());
+        let scale = if late { scale } else { T::ONE };
+        if let Some(part) = as_f32s_mut(part) {
+            let [top, scale] = [top, scale].map(|x| x.to_f64() as f32);
+            return T::ONE / (T::from_f64(exponentials(part, top, scale).into()) + aside);
+        }
+        wide(
+            #[inline(always)]
+            || {
+                for s in part.iter_mut() {
+                    *s = ((*s - top) * scale).exp();
+                }
+                let total = sum_of(
+                    part,
+                    #[inline(always)]
+                    |s| s,
+                );
+                T::ONE / (total + aside)
+            },
+        )
     }
 
     fn add_mask<T: Real>(
@@ -422,6 +492,15 @@ impl Scaled {
         let from = first + (low + seen.0) * mask.key;
         match data {
             MaskData::None => {}
+            MaskData::Bool(m) if mask.key == 1 => {
+                let m = m.get(from..).unwrap_or_default();
+                let given = part.len().min(m.len());
+                wide(
+                    #[inline(always)]
+                    || part.iter_mut().zip(m).for_each(|(s, m)| *s = if *m == 0 { T::LOWEST } else { *s }),
+                );
+                part[given..].fill(T::LOWEST);
+            }
             MaskData::Bool(m) => {
                 for (j, s) in part.iter_mut().enumerate() {
                     if m.get(from + j * mask.key).is_none_or(|m| *m == 0) {
@@ -454,6 +533,6 @@ impl Scaled {
     }
 }
 
-fn tail<T>(data: &[T], at: usize) -> Result<&[T], KernelError> {
+pub(super) fn tail<T>(data: &[T], at: usize) -> Result<&[T], KernelError> {
     data.get(at..).ok_or_else(|| KernelError::Value { what: "an operand of attention is too short".into() })
 }

@@ -7,14 +7,17 @@ use super::TYPES;
 use super::device::{Product, Source};
 use super::half_product::half_product_around;
 use super::integer::{Int, add_product};
+use super::panels::{self, Layout};
 use super::product::{Around, Mat, Threads, product, product_around};
+use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::quant::{QuantizedMatMul, SumsBecome};
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel, widened};
 use crate::ops::{
-    Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Port, Quantized, Structure,
+    Activation, AttrReader, Cost, Lowering, Native, OpCx, OpError, Operand, Operator, Port, Quantized,
+    Structure,
 };
 use crate::shape::Shape;
 
@@ -88,6 +91,17 @@ impl Gemm {
         };
         Ok(Dims { m, n, k, c })
     }
+
+    /// Whether C, read with these strides, is one number for every column, or not there.
+    fn bias_alone(&self, c: Option<[usize; 2]>) -> bool {
+        matches!(c, None | Some([0, 1])) && (self.beta == 1.0 || c.is_none())
+    }
+
+    /// The native function of it.
+    fn run(&self, cx: &OpCx) -> Result<Run, OpError> {
+        let sizes = [0, 1, 2].map(|i| cx.input_opt(i).map_or(0, TensorInfo::elements));
+        Ok(Run { dims: self.resolve(cx)?, op: self.clone(), sizes, panels: None })
+    }
 }
 
 impl Operator for Gemm {
@@ -134,8 +148,7 @@ impl Operator for Gemm {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        let sizes = [0, 1, 2].map(|i| cx.input_opt(i).map_or(0, TensorInfo::elements));
-        let run = Run { dims: self.resolve(cx)?, op: self.clone(), sizes };
+        let run = self.run(cx)?;
         match cx.dtype(0)? {
             DType::I32 => Ok(integers::<i32>(run)),
             DType::I64 => Ok(integers::<i64>(run)),
@@ -143,6 +156,17 @@ impl Operator for Gemm {
             DType::U64 => Ok(integers::<u64>(run)),
             _ => real_kernel("Gemm", cx, run),
         }
+    }
+
+    fn cpu_on(&self, cx: &OpCx, _: &DeviceInfo) -> Result<Native, OpError> {
+        let dims = self.resolve(cx)?;
+        let plain = self.alpha == 1.0 && !self.trans_a && self.bias_alone(dims.c);
+        let found = if plain { panels::of_constant(cx, 1, [dims.k, dims.n], self.trans_b) } else { None };
+        let Some((panels, packed)) = found else { return self.cpu(cx).map(Native::from) };
+        let mut run = self.run(cx)?;
+        run.sizes[1] = panels.len();
+        run.panels = Some(panels);
+        Ok(Native { kernel: real_kernel("Gemm", cx, run)?, packed: vec![(1, packed)] })
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
@@ -184,6 +208,8 @@ struct Run {
     dims: Dims,
     op: Gemm,
     sizes: [usize; 3],
+    /// How B lies, where it is packed.
+    panels: Option<Layout>,
 }
 
 impl Run {
@@ -213,8 +239,12 @@ impl RealKernel for Run {
         let half = inputs.half(1, self.sizes[1])?;
         let c = c_strides.map(|s| Ok((inputs.get(2, self.sizes[2])?, s))).transpose()?;
         let (alpha, beta) = (T::from_f64(self.op.alpha.into()), T::from_f64(self.op.beta.into()));
-        if let (true, None | Some((_, [0, 1]))) = (alpha == T::ONE && (beta == T::ONE || c.is_none()), c) {
+        if alpha == T::ONE && self.op.bias_alone(c_strides) {
             let around = Around { bias: c.map(|(c, _)| c), activation: self.op.activation };
+            if let Some(layout) = self.panels {
+                let b = inputs.get(1, self.sizes[1])?;
+                return panels::product([a.data, b], layout, m, y, around, Threads::All);
+            }
             if let Some(b) = half {
                 return half_product_around([m, n, k], a, self.right(b), y, n, around, Threads::All);
             }

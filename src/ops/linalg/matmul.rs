@@ -8,6 +8,7 @@ use super::gated::{Gate, GateKernel, Gated, few_rows};
 use super::half_product::half_product_around;
 use super::integer::{Int, add_product};
 use super::joined::{Beside, FewRows};
+use super::panels::{self, Layout};
 use super::product::{Around, Mat, Threads, product_around};
 use crate::backend::DeviceInfo;
 use crate::dtype::DType;
@@ -16,7 +17,7 @@ use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::quant::{QuantizedMatMul, SumsBecome};
 use crate::ops::real::{FLOATS, Real, RealInputs, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{
-    Absorbed, Activation, AttrReader, Cost, Fact, Lowering, OpCx, OpError, Operand, Operator, Port,
+    Absorbed, Activation, AttrReader, Cost, Fact, Lowering, Native, OpCx, OpError, Operand, Operator, Port,
     Quantized, Structure, absorb, par,
 };
 use crate::shape::Shape;
@@ -63,7 +64,7 @@ impl MatMul {
     /// The native function of it.
     fn run(&self, cx: &OpCx) -> Result<Run, OpError> {
         let sizes = [cx.input(0)?.elements(), cx.input(1)?.elements()];
-        Ok(Run { dims: self.resolve(cx)?, sizes, op: self.clone() })
+        Ok(Run { dims: self.resolve(cx)?, sizes, op: self.clone(), panels: None })
     }
 
     /// The product on a device.
@@ -320,6 +321,17 @@ impl Operator for MatMul {
         }
     }
 
+    fn cpu_on(&self, cx: &OpCx, _: &DeviceInfo) -> Result<Native, OpError> {
+        let mut run = self.run(cx)?;
+        let Dims { n, k, .. } = run.dims;
+        let Some((panels, packed)) = panels::of_constant(cx, 1, [k, n], self.transposed) else {
+            return self.cpu(cx).map(Native::from);
+        };
+        run.sizes[1] = packed.bytes / size_of::<f32>();
+        run.panels = Some(panels);
+        Ok(Native { kernel: real_kernel("MatMul", cx, run)?, packed: vec![(1, packed)] })
+    }
+
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         self.product(cx)?.lower(lower)
     }
@@ -359,6 +371,8 @@ pub(crate) struct Run {
     /// Elements of A and of B.
     sizes: [usize; 2],
     op: MatMul,
+    /// How B lies, where it is packed.
+    panels: Option<Layout>,
 }
 
 impl Run {
@@ -404,6 +418,10 @@ impl GateKernel for Run {
         let one = |(y, (i, j)): (&mut [T], (usize, usize)), threads| {
             let a = Mat::rows(&a[i * m * k..], k);
             let around = Around { bias, activation: self.op.activation };
+            if let Some(layout) = self.panels {
+                let b = &b[j * layout.len()..];
+                return panels::product([a.data, b], layout, m, y, around, threads);
+            }
             match half {
                 Some(b) => half_product_around([m, n, k], a, self.right(b, j), y, n, around, threads),
                 None => product_around([m, n, k], a, self.right(b, j), y, n, around, threads),

@@ -12,6 +12,7 @@ mod half_product;
 mod integer;
 pub(crate) mod joined;
 pub(crate) mod matmul;
+pub(crate) mod panels;
 pub(crate) mod product;
 pub(crate) mod share;
 pub(crate) mod tile;

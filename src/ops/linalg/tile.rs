@@ -12,6 +12,7 @@ use pulp::{Simd, WithSimd};
 use super::product::Threads;
 use super::share::{Cut, PARALLEL, TASK};
 use crate::dot::Ahead;
+use crate::ops::Activation;
 use crate::ops::activation::Epilogue;
 use crate::ops::real::{Real, as_f32s, as_f32s_mut};
 use crate::simd::arch;
@@ -22,6 +23,8 @@ const VECTORS: usize = 3;
 /// Elements of columns that are multiplied together, if more than one strip of them: they stay in the first cache,
 /// and rows of the output are written in longer pieces.
 const TOGETHER: usize = 4 << 10;
+/// Bytes of a panel that the tiles of several rows multiply in turn: they stay in the first cache.
+pub(super) const PANEL_BYTES: usize = 24 << 10;
 /// Maximum number of columns after the last whole vector that are computed as products of a row and a column.
 const DOTS: usize = 4;
 /// Columns of the left operand from which on that is faster than one more vector.
@@ -92,6 +95,32 @@ pub(crate) struct Tiled<'a, C> {
     pub(crate) epilogue: Epilogue<'a, f32>,
 }
 
+/// The left operand of a product, what its sums begin with, and what is done with them.
+#[derive(Clone, Copy)]
+pub(super) struct Sums<'a> {
+    /// Row `r` begins at `r * a_row`.
+    pub(super) a: &'a [f32],
+    pub(super) a_row: usize,
+    pub(super) depth: usize,
+    pub(super) start: Start<'a>,
+    pub(super) epilogue: Epilogue<'a, f32>,
+}
+
+impl<'a> Sums<'a> {
+    /// The same in parts of about the same depth, of at most `most`, which are added one after the other: where each begins, and
+    /// its sums.
+    pub(super) fn parts(self, most: usize) -> impl Iterator<Item = (usize, Sums<'a>)> {
+        let count = self.depth.div_ceil(most.max(1)).max(1);
+        (0..count).map(move |part| {
+            let [from, to] = [part, part + 1].map(|part| self.depth * part / count);
+            let a = self.a.get(from..).unwrap_or_default();
+            let start = if part == 0 { self.start } else { Start::Output };
+            let epilogue = if part + 1 == count { self.epilogue } else { Activation::None.into() };
+            (from, Sums { a, depth: to - from, start, epilogue, ..self })
+        })
+    }
+}
+
 /// Elements of this CPU's vectors.
 pub(crate) fn lanes() -> usize {
     struct Lanes;
@@ -105,14 +134,32 @@ pub(crate) fn lanes() -> usize {
     arch().dispatch(Lanes)
 }
 
+/// Vectors in a row of a tile, at most, where they have so many elements.
+#[inline(always)]
+pub(super) const fn most_vectors(lanes: usize) -> usize {
+    if lanes == 8 { 2 } else { VECTORS }
+}
+
+/// Rows of a tile, at most.
+#[inline(always)]
+pub(super) const fn most_rows(lanes: usize) -> usize {
+    if lanes == 8 { 6 } else { 8 }
+}
+
 /// Whether this CPU has vectors that tiles are faster with than the `gemm` crate is without.
 pub(crate) fn has_vectors() -> bool {
     (4..=UNIT).contains(&lanes())
 }
 
-impl<C: Columns> Tiled<'_, C> {
-    /// Computes `m` rows of `n` elements of `y`, which begin `y_row` elements apart.
-    pub(crate) fn run(&self, m: usize, n: usize, y: &mut [f32], y_row: usize, threads: Threads) {
+impl<'a, C: Columns> Tiled<'a, C> {
+    #[inline(always)]
+    fn sums(&self) -> Sums<'a> {
+        let &Tiled { a, a_row, depth, start, epilogue, .. } = self;
+        Sums { a, a_row, depth, start, epilogue }
+    }
+
+    /// Computes `m` rows of `n` elements of `y`, which begin `y_row` elements apart; each task makes its columns.
+    pub(super) fn in_strips(&self, m: usize, n: usize, y: &mut [f32], y_row: usize, threads: Threads) {
         if m == 0 || n == 0 {
             return;
         }
@@ -166,7 +213,7 @@ impl<C: Columns> WithSimd for Task<'_, '_, '_, C> {
         let rest = width % S::F32_LANES;
         let dots = (1..=DOTS).contains(&rest) && self.of.depth >= DOTS_FROM;
         let vectors = if dots { width / S::F32_LANES } else { width.div_ceil(S::F32_LANES) };
-        let most = if S::F32_LANES == 8 { 2 } else { VECTORS };
+        let most = most_vectors(S::F32_LANES);
         let together = (TOGETHER / (self.of.depth * most * S::F32_LANES).max(1)).max(1);
         let after = if dots { rest } else { 0 };
         let mut task = self;
@@ -226,22 +273,29 @@ impl<C: Columns> Task<'_, '_, '_, C> {
         };
         let place = Place { column: self.column, at, n, strips, y_row: self.y_row };
         let (panels, _) = S::as_simd_f32s(panels);
-        let mut rest = &mut *self.rows;
-        let mut row = self.row;
-        while !rest.is_empty() {
-            let most = if S::F32_LANES == 8 { 6 } else { 8 };
-            let r = if rest.len() >= most { most } else { 1 << rest.len().ilog2() };
-            let (now, later) = rest.split_at_mut(r);
-            match r {
-                8 => blocks::<S, C, 8, V>(simd, tiled, row, place, panels, now),
-                6 => blocks::<S, C, 6, V>(simd, tiled, row, place, panels, now),
-                4 => blocks::<S, C, 4, V>(simd, tiled, row, place, panels, now),
-                2 => blocks::<S, C, 2, V>(simd, tiled, row, place, panels, now),
-                _ => blocks::<S, C, 1, V>(simd, tiled, row, place, panels, now),
+        let in_turn = strips == 1 && self.rows.len() > most_rows(S::F32_LANES);
+        let most = if in_turn { PANEL_BYTES / size_of::<f32>() / pitch } else { depth };
+        for (from, sums) in tiled.sums().parts(most) {
+            let panels = if in_turn { &panels[from * V..] } else { panels };
+            let is_last = from + sums.depth == depth;
+            let (mut rest, mut row) = (&mut *self.rows, self.row);
+            while !rest.is_empty() {
+                let most = most_rows(S::F32_LANES);
+                let r = if rest.len() >= most { most } else { 1 << rest.len().ilog2() };
+                let (now, later) = rest.split_at_mut(r);
+                match r {
+                    8 => blocks::<S, 8, V>(simd, &sums, row, place, panels, now),
+                    6 => blocks::<S, 6, V>(simd, &sums, row, place, panels, now),
+                    4 => blocks::<S, 4, V>(simd, &sums, row, place, panels, now),
+                    2 => blocks::<S, 2, V>(simd, &sums, row, place, panels, now),
+                    _ => blocks::<S, 1, V>(simd, &sums, row, place, panels, now),
+                }
+                if is_last {
+                    // The rows of the left operand are in the first cache now.
+                    dots.of_rows(simd, tiled, row, now);
+                }
+                (rest, row) = (later, row + r);
             }
-            // The rows of the left operand are in the first cache now.
-            dots.of_rows(simd, tiled, row, now);
-            (rest, row) = (later, row + r);
         }
         // Bounds are cheap in registers; what takes longer has its own loop, over what is in the cache yet.
         if tiled.epilogue.bounds().is_none() {
@@ -350,9 +404,9 @@ struct Place {
 
 /// The tiles of `R` rows from `row` on.
 #[inline(always)]
-fn blocks<S: Simd, C, const R: usize, const V: usize>(
+fn blocks<S: Simd, const R: usize, const V: usize>(
     simd: S,
-    of: &Tiled<'_, C>,
+    of: &Sums<'_>,
     row: usize,
     place: Place,
     panels: &[S::f32s],
@@ -363,7 +417,17 @@ fn blocks<S: Simd, C, const R: usize, const V: usize>(
         let at = place.at + strip * pitch;
         let n = (place.n - strip * pitch).min(pitch);
         let panel = &panels[strip * of.depth * V..][..of.depth * V];
-        block::<S, C, R, V>(simd, of, row, [place.column, place.y_row], panel, rows, at, n);
+        block_with::<S, R, V>(
+            simd,
+            of,
+            row,
+            [place.column, place.y_row],
+            rows,
+            at,
+            n,
+            #[inline(always)]
+            |a, sums| accumulated(simd, a, &panel[..of.depth * V], sums),
+        );
     }
 }
 
@@ -466,7 +530,7 @@ fn dots<S: Simd, const R: usize>(
 /// tile does with its sums keeps them in memory, and each step would store them all.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
-fn accumulated<S: Simd, const R: usize, const V: usize>(
+pub(super) fn accumulated<S: Simd, const R: usize, const V: usize>(
     simd: S,
     a: [&[f32]; R],
     panel: &[S::f32s],
@@ -484,19 +548,19 @@ fn accumulated<S: Simd, const R: usize, const V: usize>(
 }
 
 /// One tile: `R` rows from `row` on, which are `y_row` apart in the output, columns from `at` of the task's on, which begin
-/// at `column`.
+/// at `column`; `add` adds to sums the products of rows of the left operand.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
 #[allow(clippy::too_many_arguments, reason = "the place of a tile, and its operands")]
-fn block<S: Simd, C, const R: usize, const V: usize>(
+pub(super) fn block_with<S: Simd, const R: usize, const V: usize>(
     simd: S,
-    of: &Tiled<'_, C>,
+    of: &Sums<'_>,
     row: usize,
     [column, y_row]: [usize; 2],
-    panel: &[S::f32s],
     rows: &mut [&mut [f32]],
     at: usize,
     n: usize,
+    add: impl FnOnce([&[f32]; R], [[S::f32s; V]; R]) -> [[S::f32s; V]; R],
 ) {
     let Ok(rows) = <&mut [&mut [f32]; R]>::try_from(rows) else { return };
     let mut a: [&[f32]; R] = [&[]; R];
@@ -528,7 +592,7 @@ fn block<S: Simd, C, const R: usize, const V: usize>(
             }
         }
     }
-    let mut sums = accumulated(simd, a, &panel[..of.depth * V], sums);
+    let mut sums = add(a, sums);
     if let Some(summand) = of.epilogue.summand {
         for i in 0..R {
             let (full, tail) = S::as_simd_f32s(&summand[(row + i) * y_row + column + at..][..n]);
@@ -568,7 +632,6 @@ pub(crate) fn clamp<S: Simd>(simd: S, x: S::f32s, low: f32, high: f32) -> S::f32
 mod tests {
     use super::*;
     use crate::expr::Function;
-    use crate::ops::Activation;
     use crate::ops::par::of_threads;
     use crate::ops::test_util::values;
 

@@ -3,6 +3,7 @@
 mod batch_norm;
 mod batch_norm_training;
 mod device;
+mod exponentials;
 mod group_norm;
 mod layer_norm;
 mod lp_norm;
@@ -14,6 +15,7 @@ mod softmax;
 pub use batch_norm::BatchNormalization;
 pub use batch_norm_training::BatchNormTraining;
 pub(crate) use device::teams;
+pub(crate) use exponentials::{exponentials, top};
 pub use group_norm::{GroupNormalization, GroupScale};
 pub use layer_norm::LayerNormalization;
 pub use lp_norm::LpNormalization;

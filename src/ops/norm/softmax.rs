@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::Along;
+use super::exponentials::{exponentials_of, top};
 use crate::graph::TensorInfo;
 use crate::kernel::codes::softmax::Kind;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::linalg::product::sum_of;
-use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
+use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, as_f32s, as_f32s_mut, real_kernel};
 use crate::ops::reduce::arg::place_of_largest;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
 use crate::shape::normalize_axis;
@@ -15,6 +16,8 @@ use crate::simd::wide;
 
 /// Elements that one task has at least.
 const PART: usize = 8 << 10;
+/// Elements from which on rows are vectors.
+const VECTOR: usize = 16;
 
 /// Which function of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +135,13 @@ impl RealKernel for Run {
                 #[inline(always)]
                 || hard(inner, x, y),
             ),
+            _ if inner == 1 && len >= VECTOR => match (as_f32s(x), as_f32s_mut(y)) {
+                (Some(x), Some(y)) => row_of_vectors(self.kind, x, y),
+                _ => wide(
+                    #[inline(always)]
+                    || row(self.kind, x, y),
+                ),
+            },
             _ if inner == 1 => wide(
                 #[inline(always)]
                 || row(self.kind, x, y),
@@ -168,6 +178,24 @@ pub(crate) fn largest<T: Real>(x: &[T]) -> T {
         }
     }
     tops.iter().chain(rest).fold(T::LOWEST, |m, v| larger(m, *v))
+}
+
+/// As [`row`], of whole vectors.
+fn row_of_vectors(kind: SoftmaxKind, x: &[f32], y: &mut [f32]) {
+    let top = top(x);
+    let total = exponentials_of(x, y, top);
+    wide(
+        #[inline(always)]
+        || {
+            if kind == SoftmaxKind::Log {
+                let log = total.ln();
+                y.iter_mut().zip(x).for_each(|(y, x)| *y = *x - top - log);
+            } else {
+                let factor = 1.0 / total;
+                y.iter_mut().for_each(|y| *y *= factor);
+            }
+        },
+    );
 }
 
 #[inline(always)]

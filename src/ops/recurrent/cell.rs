@@ -3,15 +3,18 @@
 use super::function::bound;
 use super::layer::{Dims, Kind, Recurrent};
 use crate::kernel::KernelError;
-use crate::ops::linalg::product::{Mat, Threads, product};
-use crate::ops::par;
+use crate::ops::linalg::panels::{self, Layout};
+use crate::ops::linalg::product::{Around, Mat, Threads, product, product_around};
 use crate::ops::pointwise::Pointwise;
 use crate::ops::real::{Real, RealIo, RealKernel};
+use crate::ops::{Activation, par};
 
 /// A layer with its sizes.
 pub(super) struct Run {
     pub(super) op: Recurrent,
     pub(super) dims: Dims,
+    /// How W of one direction lies, where it is packed.
+    pub(super) panels: Option<Layout>,
 }
 
 /// The operands of one direction.
@@ -40,7 +43,8 @@ impl RealKernel for Run {
             return Ok(());
         }
         let x = inputs.get(0, d.steps * d.batch * d.input)?;
-        let w = inputs.get(1, d.dirs * width * d.input)?;
+        let of_w = self.panels.map_or(width * d.input, |panels| panels.len());
+        let w = inputs.get(1, d.dirs * of_w)?;
         let r = inputs.get(2, d.dirs * width * d.hidden)?;
         let bias = inputs.get_opt(3, d.dirs * 2 * width)?;
         let lens = self.lengths(inputs.raw_opt::<i32>(4, d.batch)?)?;
@@ -55,7 +59,7 @@ impl RealKernel for Run {
         par::try_share(jobs.collect::<Vec<_>>().into_iter(), |(dir, out)| {
             let part = |n: usize| dir * n..(dir + 1) * n;
             let weights = Weights {
-                w: &w[part(width * d.input)],
+                w: &w[part(of_w)],
                 r: &r[part(width * d.hidden)],
                 bias: bias.map(|b| &b[part(2 * width)]),
                 peepholes: peepholes.map(|p| &p[part(3 * d.hidden)]),
@@ -192,16 +196,21 @@ impl Run {
         let d = &self.dims;
         let (width, rows) = (d.width(), d.steps * d.batch);
         let mut projected = vec![T::ZERO; rows * width];
-        if let Some(bias) = weights.bias {
+        let sum = weights.bias.map(|bias| {
             let (own, recurrent) = bias.split_at(width);
             // The recurrent bias of a GRU's last gate is scaled with it where the reset comes after the product.
             let merged = if self.op.kind == LINEAR { 2 * d.hidden } else { width };
             let mut sum = own.to_vec();
             sum.iter_mut().zip(&recurrent[..merged]).for_each(|(s, r)| *s += *r);
-            projected.chunks_mut(width).for_each(|row| row.copy_from_slice(&sum));
+            sum
+        });
+        let around = Around { bias: sum.as_deref(), activation: Activation::None };
+        if let Some(layout) = self.panels {
+            panels::product([x, weights.w], layout, rows, &mut projected, around, threads)?;
+        } else {
+            let (a, b) = (Mat::rows(x, d.input), Mat::transposed(weights.w, d.input));
+            product_around([rows, width, d.input], a, b, &mut projected, width, around, threads)?;
         }
-        let (a, b) = (Mat::rows(x, d.input), Mat::transposed(weights.w, d.input));
-        product([rows, width, d.input], a, b, &mut projected, width, true, threads)?;
         Ok(projected)
     }
 

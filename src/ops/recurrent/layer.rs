@@ -5,14 +5,16 @@ use std::sync::Arc;
 use super::cell::Run;
 use super::device;
 use super::function;
+use crate::backend::DeviceInfo;
 use crate::dtype::DType;
 use crate::expr::Function;
 use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
+use crate::ops::linalg::panels;
 use crate::ops::pointwise::Pointwise;
 use crate::ops::real::{FLOATS, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, Native, OpCx, OpError, Operator};
 use crate::shape::Shape;
 
 pub(super) const TANH: Pointwise = Pointwise::new(Function::Tanh);
@@ -256,7 +258,15 @@ impl Operator for Recurrent {
     }
 
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
-        real_kernel(self.name(), cx, Run { op: self.clone(), dims: self.resolve(cx)? })
+        real_kernel(self.name(), cx, Run { op: self.clone(), dims: self.resolve(cx)?, panels: None })
+    }
+
+    fn cpu_on(&self, cx: &OpCx, _: &DeviceInfo) -> Result<Native, OpError> {
+        let dims = self.resolve(cx)?;
+        let packed = panels::of_constant(cx, 1, [dims.input, dims.width()], true);
+        let Some((panels, packed)) = packed else { return self.cpu(cx).map(Native::from) };
+        let run = Run { op: self.clone(), dims, panels: Some(panels) };
+        Ok(Native { kernel: real_kernel(self.name(), cx, run)?, packed: vec![(1, packed)] })
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {

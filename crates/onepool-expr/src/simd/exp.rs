@@ -1,5 +1,7 @@
 //! Exponentials and logarithms.
 
+use pulp::Simd;
+
 use super::{choose, fma, polynomial};
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
@@ -8,6 +10,8 @@ const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 /// Adding it rounds to a whole number, which the low bits of the sum then hold.
 const ROUNDER: f32 = 12_582_912.0;
+/// `(e^r - 1 - r) / r^2` as a polynomial of `r`, a number that [`reduced`] leaves.
+const EXP: [f32; 6] = [0.5, 1.666_666_5e-1, 4.166_579_6e-2, 8.333_452e-3, 1.398_2e-3, 1.987_569_2e-4];
 /// The logarithm of the smallest normal number.
 const LOWEST: f32 = -87.33;
 
@@ -28,8 +32,7 @@ fn reduced(x: f32) -> (i32, f32) {
 /// `e^r` of a number that [`reduced`] leaves.
 #[inline(always)]
 fn exp_reduced(r: f32) -> f32 {
-    let p = polynomial(r, [0.5, 1.666_666_5e-1, 4.166_579_6e-2, 8.333_452e-3, 1.398_2e-3, 1.987_569_2e-4]);
-    fma(p, r * r, r) + 1.0
+    fma(polynomial(r, EXP), r * r, r) + 1.0
 }
 
 /// `e^r - 1` of a number that [`reduced`] leaves, which keeps its digits near 0.
@@ -54,6 +57,28 @@ pub fn exp(x: f32) -> f32 {
     // Two factors, because 2^n itself may be infinite.
     let half = n >> 1;
     choose(x < LOWEST, 0.0, exp_reduced(r) * pow2(half) * pow2(n.wrapping_sub(half)))
+}
+
+/// [`exp`] of vectors of numbers that are not above 0: 2^n of those is one factor.
+#[inline(always)]
+pub fn exp_below<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+    let lowest = simd.splat_f32s(LOWEST);
+    // A NaN stays one, as it is the second operand.
+    let bounded = simd.max_f32s(lowest, x);
+    let shifted = simd.mul_add_e_f32s(bounded, simd.splat_f32s(LOG2_E), simd.splat_f32s(ROUNDER));
+    let whole = simd.sub_f32s(shifted, simd.splat_f32s(ROUNDER));
+    let r = simd.mul_add_e_f32s(whole, simd.splat_f32s(-LN2_HIGH), bounded);
+    let r = simd.mul_add_e_f32s(whole, simd.splat_f32s(-LN2_LOW), r);
+    let mut p = simd.splat_f32s(EXP[EXP.len() - 1]);
+    for c in EXP.iter().rev().skip(1) {
+        p = simd.mul_add_e_f32s(p, r, simd.splat_f32s(*c));
+    }
+    let power = simd.mul_add_e_f32s(p, simd.mul_f32s(r, r), r);
+    // The low bits of the sum are n: those above the exponent's are shifted out.
+    let n = simd.wrapping_dyn_shl_u32s(simd.transmute_u32s_f32s(shifted), simd.splat_u32s(23));
+    let scale = simd.transmute_f32s_u32s(simd.add_u32s(n, simd.splat_u32s(1.0f32.to_bits())));
+    let y = simd.mul_add_e_f32s(power, scale, scale);
+    simd.select_f32s(simd.less_than_f32s(x, lowest), simd.splat_f32s(0.0), y)
 }
 
 /// `e^x - 1`, which keeps its digits near 0.

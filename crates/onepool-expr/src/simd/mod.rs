@@ -11,7 +11,7 @@ mod wide;
 mod widen;
 
 pub use erf::{erf, erf_f64, normal_cdf};
-pub use exp::{exp, expm1, log, sigmoid, softplus, tanh};
+pub use exp::{exp, exp_below, expm1, log, sigmoid, softplus, tanh};
 pub use trig::{LARGEST_ANGLE, acos, asin, atan, cos, sin, tan};
 pub use wide::{VECTORS_VARIABLE, Vectors, arch, lanes_at_once, wide};
 pub use widen::widen_half;
@@ -62,6 +62,40 @@ mod tests {
             let w = f64::from(want);
             let near = (got - w).abs() <= relative * w.abs() + absolute;
             assert!(near || got == w || (got.is_nan() && w.is_nan()), "{name}({x}) is {got}, expected {w}");
+        }
+    }
+
+    /// [`exp_below`] of each of `x`.
+    struct Below<'a>(&'a mut [f32]);
+
+    impl pulp::WithSimd for Below<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(self, simd: S) {
+            let (vectors, tail) = S::as_mut_simd_f32s(self.0);
+            for x in vectors {
+                *x = exp_below(simd, *x);
+            }
+            if !tail.is_empty() {
+                let y = exp_below(simd, simd.partial_load_f32s(tail));
+                simd.partial_store_f32s(tail, y);
+            }
+        }
+    }
+
+    #[test]
+    fn vectors_below_0_are_within_their_errors() {
+        let x: Vec<f32> = sweep().map(|x| if x > 0.0 { -x } else { x }).collect();
+        for arch in [pulp::Arch::Scalar, arch()] {
+            let mut y = x.clone();
+            arch.dispatch(Below(&mut y));
+            for (x, got) in x.iter().zip(y) {
+                let want = f64::from(*x).exp();
+                let near = (f64::from(got) - want).abs() <= 3e-7 * want + f64::from(f32::MIN_POSITIVE) * 1.02;
+                assert!(near || got.is_nan() && x.is_nan(), "{got} of {x}, expected {want}");
+                assert!(*x > -88.0 || got == 0.0, "{got} of {x}");
+            }
         }
     }
 
