@@ -1,6 +1,7 @@
 //! Scaled dot product attention with every size, distance and mask resolved: what the operators of this
 //! family that attend have in common, and its native function.
 
+use crate::expr::simd::tanh;
 use crate::kernel::KernelError;
 use crate::kernel::codes::attention::Stage;
 use crate::ops::linalg::product::{Mat, Threads, product, sum_of};
@@ -207,6 +208,12 @@ impl Scaled {
         if size == 0 || y.is_empty() {
             return Ok(());
         }
+        if scores.is_none()
+            && self.is_many()
+            && let (Some(given), Some(y)) = (given.f32s(), as_f32s_mut(y))
+        {
+            return self.many(&given, y);
+        }
         let (width, steps) = (self.v_head, self.y);
         // Sizes and steps of batch, heads and rows, in vectors.
         let axes = [(self.batch, steps.batch), (self.q_heads, steps.head), (self.q_len, steps.row)];
@@ -239,12 +246,6 @@ impl Scaled {
         scores: Option<(Stage, &mut [T])>,
     ) -> Result<(), KernelError> {
         let (stage, mut scores) = scores.map_or((None, None), |(stage, s)| (Some(stage), Some(s)));
-        if stage.is_none()
-            && self.is_many()
-            && let (Some(given), Some(y)) = (given.f32s(), as_f32s_mut(y))
-        {
-            return self.many(&given, y);
-        }
         let mut jobs = Vec::new();
         if self.q_len == 1 && stage.is_none() {
             // Heads of the same keys read them together, as many as leave work for all threads.
@@ -431,8 +432,7 @@ impl Scaled {
         };
         show(Stage::Product, row);
         if self.softcap != 0.0 {
-            let cap = f64::from(self.softcap);
-            row.iter_mut().for_each(|s| *s = T::from_f64(cap * (s.to_f64() / cap).tanh()));
+            bend(row, self.softcap);
         }
         show(Stage::Capped, row);
         row[..seen.0].fill(T::LOWEST);
@@ -531,6 +531,19 @@ impl Scaled {
             }
         }
     }
+}
+
+/// Scores become `cap * tanh(score / cap)`.
+fn bend<T: Real>(row: &mut [T], cap: f32) {
+    if let Some(row) = as_f32s_mut(row) {
+        let factor = 1.0 / cap;
+        return wide(
+            #[inline(always)]
+            || row.iter_mut().for_each(|s| *s = cap * tanh(*s * factor)),
+        );
+    }
+    let cap = f64::from(cap);
+    row.iter_mut().for_each(|s| *s = T::from_f64(cap * (s.to_f64() / cap).tanh()));
 }
 
 pub(super) fn tail<T>(data: &[T], at: usize) -> Result<&[T], KernelError> {

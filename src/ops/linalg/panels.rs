@@ -299,12 +299,10 @@ impl ByPanels<'_> {
         });
     }
 
-    /// Computes the columns of `panels` of `m` rows on this thread; the rows of `y` have them alone.
-    pub(crate) fn part(&self, m: usize, panels: Range<usize>, y: &mut [f32]) {
-        let first = self.layout.first(panels.start);
-        let width = self.layout.first(panels.end).min(self.layout.n) - first;
-        let mut rows: Vec<&mut [f32]> = y.chunks_exact_mut(width).take(m).collect();
-        arch().dispatch(Task { of: self, row: 0, panels, rows: &mut rows, y_row: width });
+    /// Computes the columns of `panels` on this thread: `rows` are the first rows of the output, and have them alone. There is
+    /// no summand and no activation.
+    pub(crate) fn part(&self, panels: Range<usize>, rows: &mut [&mut [f32]]) {
+        arch().dispatch(Task { of: self, row: 0, panels, rows, y_row: 0 });
     }
 }
 
@@ -533,8 +531,8 @@ mod tests {
             let (depth, a_row) = (rows.clone(), rows.len());
             let product = ByPanels { a: &a, a_row, layout, depth, panels: &panels, start, epilogue };
             let mut y = vec![0.5f32; m * (end - first)];
-            product.part(m, part, &mut y);
             let width = end - first;
+            product.part(part, &mut y.chunks_exact_mut(width).collect::<Vec<_>>());
             let want = (0..y.len()).map(|i| dot(&a, &b, n, rows.clone(), [i / width, first + i % width]));
             assert_near(&Tensor::new([y.len()], &y).unwrap(), &want.collect::<Vec<_>>(), 1e-4);
         }

@@ -63,11 +63,11 @@ pub fn exp(x: f32) -> f32 {
 #[inline(always)]
 pub fn exp_below<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let lowest = simd.splat_f32s(LOWEST);
-    // A NaN stays one, as it is the second operand.
     let bounded = simd.max_f32s(lowest, x);
     let shifted = simd.mul_add_e_f32s(bounded, simd.splat_f32s(LOG2_E), simd.splat_f32s(ROUNDER));
     let whole = simd.sub_f32s(shifted, simd.splat_f32s(ROUNDER));
-    let r = simd.mul_add_e_f32s(whole, simd.splat_f32s(-LN2_HIGH), bounded);
+    // Bounds are numbers, but what is left of a NaN is one.
+    let r = simd.mul_add_e_f32s(whole, simd.splat_f32s(-LN2_HIGH), x);
     let r = simd.mul_add_e_f32s(whole, simd.splat_f32s(-LN2_LOW), r);
     let mut p = simd.splat_f32s(EXP[EXP.len() - 1]);
     for c in EXP.iter().rev().skip(1) {
