@@ -237,14 +237,18 @@ impl Pack {
     }
 }
 
-/// Transposes a matrix of blocks of `block` bytes where it lies: each goes where it belongs, and what was there goes on.
+/// Transposes a matrix of blocks of `block` bytes where it lies.
 fn transpose_blocks(bytes: &mut [u8], [rows, columns]: [usize; 2], block: usize) {
-    let count = rows * columns;
-    if count * block != bytes.len() {
-        return;
+    if rows * columns * block == bytes.len() {
+        permute_blocks(bytes, block, |at| at % columns * rows + at / columns);
     }
+}
+
+/// Moves block `n` of `block` bytes to `place(n)`, for all: each goes where it belongs, and what was there goes on. `place` is a
+/// permutation.
+pub(crate) fn permute_blocks(bytes: &mut [u8], block: usize, place: impl Fn(usize) -> usize) {
+    let count = bytes.len() / block;
     let (mut done, mut held) = (vec![false; count], vec![0; block]);
-    let place = |at: usize| at % columns * rows + at / columns;
     for start in 0..count {
         if done[start] {
             continue;

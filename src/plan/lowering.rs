@@ -1,5 +1,7 @@
 //! Lowering of nodes to commands, native calls, copies by the session, or nothing.
 
+use std::collections::HashSet;
+
 use super::flow::{Flow, FlowNode, node_error};
 use super::operands::{check_limits, check_native_limits};
 use super::passes::CrossingReport;
@@ -8,7 +10,7 @@ use super::unplaced::is_alias;
 use super::{Assignment, PlanCache, PlanError, PlanOptions};
 use crate::backend::DeviceInfo;
 use crate::ops::image::compact;
-use crate::ops::{Choices, Cost, Lowered, Lowering, Native, OpCx, OpError, Operator};
+use crate::ops::{Choices, Cost, Lowered, Lowering, Native, OpCx, OpError, Operator, Packed};
 
 /// Context of all passes over a flow.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +88,34 @@ impl LoweredFlow {
     pub(super) fn lower(&mut self, cx: &PlanCx<'_>) -> Result<usize, PlanError> {
         let flow = &self.flow;
         self.nodes = (0..flow.nodes.len()).map(|n| cx.lower(flow, n)).collect::<Result<_, _>>()?;
+        self.read_once(cx)?;
         Ok(self.nodes.iter().filter(|n| !n.is_alias()).count())
+    }
+
+    /// A constant that one native function reads as it lies and another one packed would be in memory twice: both read it as it
+    /// lies.
+    fn read_once(&mut self, cx: &PlanCx<'_>) -> Result<(), PlanError> {
+        let mut plain = HashSet::new();
+        for (n, lowered) in self.nodes.iter().enumerate() {
+            let NodeWork::Native(native) = &lowered.work else { continue };
+            let (node, facts) = (&self.flow.nodes[n], self.flow.cx(n));
+            let by_value = node.op.value_inputs();
+            let read = |i: &usize| native.packed(*i).is_none() && !by_value.contains(i);
+            let constants = (0..facts.input_count()).filter(read).filter_map(|i| facts.value(i));
+            plain.extend(constants.map(|constant| (lowered.device, constant.identity())));
+        }
+        for (n, lowered) in self.nodes.iter_mut().enumerate() {
+            let NodeWork::Native(native) = &lowered.work else { continue };
+            let twice = |packed: &Packed| plain.contains(&(lowered.device, packed.source.identity()));
+            if native.packed.iter().any(|(_, packed)| twice(packed)) {
+                let node = &self.flow.nodes[n];
+                let native = node.op.cpu(&self.flow.cx(n)).map(Native::from);
+                lowered.work = native
+                    .and_then(|native| cx.native(native, node, &self.flow.cx(n), lowered.device))
+                    .map_err(|source| node_error(&self.flow.called(node), node.op.as_ref(), source))?;
+            }
+        }
+        Ok(())
     }
 
     /// For each node the input whose bytes are its output, if it has no other work.
@@ -164,9 +193,7 @@ impl PlanCx<'_> {
     pub(super) fn lower_on(&self, node: &FlowNode, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
         let info = self.devices[device as usize];
         if info.native {
-            let native = node.op.cpu_on(cx, info)?;
-            check_native_limits(&native, node.op.as_ref(), cx, info)?;
-            return Ok(NodeWork::Native(Native { kernel: compact(native.kernel, cx), ..native }));
+            return self.native(node.op.cpu_on(cx, info)?, node, cx, device);
         }
         if cx.outputs().iter().all(|o| o.bytes() == 0) {
             return Ok(NodeWork::Device(Lowered::default()));
@@ -181,6 +208,12 @@ impl PlanCx<'_> {
             None => with(None),
         };
         lowered.map(NodeWork::Device)
+    }
+
+    /// A native function as the work of `node`.
+    fn native(&self, native: Native, node: &FlowNode, cx: &OpCx, device: u32) -> Result<NodeWork, OpError> {
+        check_native_limits(&native, node.op.as_ref(), cx, self.devices[device as usize])?;
+        Ok(NodeWork::Native(Native { kernel: compact(native.kernel, cx), ..native }))
     }
 }
 

@@ -20,9 +20,10 @@ use crate::dtype::DType;
 use crate::graph::Tensor;
 use crate::kernel::KernelError;
 use crate::ops::activation::Epilogue;
+use crate::ops::pack::permute_blocks;
 use crate::ops::real::{Real, as_f32s, as_f32s_mut};
 use crate::ops::scratch::Scratch;
-use crate::ops::{OpCx, PackKey, Packed, par};
+use crate::ops::{OpCx, PackInPlaceFn, PackKey, Packed, par};
 use crate::simd::arch;
 
 /// Elements of all panels that are made before a product, at most: 1 MiB, half of a second cache.
@@ -129,6 +130,30 @@ impl Layout {
         }
     }
 
+    /// As [`Layout::pack`] of bytes of a matrix that fills whole vectors, where they lie.
+    fn pack_in_place(&self, bytes: &mut [u8], transposed: bool) {
+        let (vectors, depth, vector) = (self.vectors(), self.depth, self.lanes * size_of::<f32>());
+        let panels = (0..self.panels()).map(|panel| [panel, panel + 1].map(|p| self.first(p) / self.lanes));
+        if transposed {
+            // A panel has the bytes of its columns.
+            for [first, end] in panels {
+                let own = &mut bytes[first * depth * vector..end * depth * vector];
+                let columns = own.to_vec();
+                let n = (end - first) * self.lanes;
+                let matrix = Mat::transposed(columns.as_chunks::<4>().0, depth);
+                Layout { n, ..*self }.pack_one(matrix, 0..n, own.as_chunks_mut::<4>().0);
+            }
+            return;
+        }
+        let of_vectors: Vec<_> =
+            panels.flat_map(|[first, end]| (first..end).map(move |_| [first, end])).collect();
+        permute_blocks(bytes, vector, |at| {
+            let (k, v) = (at / vectors, at % vectors);
+            let [first, end] = of_vectors[v];
+            first * depth + k * (end - first) + v - first
+        });
+    }
+
     /// Constant matrices of such sizes, each in panels; where `transposed`, they are given in columns.
     pub(crate) fn packed(self, source: &Tensor, transposed: bool) -> Option<Packed> {
         let numbers = [self.depth, self.n, self.lanes].map(|n| u32::try_from(n).ok());
@@ -153,13 +178,18 @@ impl Layout {
                 self.unpack(panels, transposed, to);
             }
         };
+        let whole = each == size;
+        let in_place = move |bytes: &mut [u8]| {
+            let matrices = bytes.chunks_exact_mut(size * size_of::<f32>());
+            matrices.for_each(|matrix| self.pack_in_place(matrix, transposed));
+        };
         Some(Packed {
             source: source.clone(),
             key: PackKey { layout: "panels", numbers: [depth, n, lanes, transposed.into()] },
             bytes: count * each * size_of::<f32>(),
             pack: Arc::new(pack),
             lines: None,
-            in_place: None,
+            in_place: whole.then(|| Arc::new(in_place) as Arc<PackInPlaceFn>),
             unpack: Some(Arc::new(unpack)),
         })
     }
@@ -544,9 +574,14 @@ mod tests {
         if !has_vectors() {
             return;
         }
-        for (m, n, k, transposed) in
-            [(1, 20, 9, false), (5, 100, 33, true), (40, 48, 130, false), (2, 17, 64, true)]
-        {
+        for (m, n, k, transposed) in [
+            (1, 20, 9, false),
+            (5, 100, 33, true),
+            (40, 48, 130, false),
+            (2, 17, 64, true),
+            (3, 112, 9, false),
+            (3, 64, 11, true),
+        ] {
             let right = if transposed { [n, k] } else { [k, n] };
             let inputs = [Some(tensor(&[m, k], 1)), Some(tensor(&right, 2)), Some(tensor(&[n], 3))];
             let product = MatMul { biased: true, transposed, ..MatMul::default() };
@@ -560,6 +595,12 @@ mod tests {
                 let mut again = vec![0u8; 1 + source.bytes().len()];
                 (packed.unpack.as_ref().unwrap())(&panels, &mut again[1..]);
                 assert_eq!(again[1..], *source.bytes());
+                assert_eq!(packed.in_place.is_some(), n.is_multiple_of(lanes()));
+                if let Some(in_place) = packed.in_place {
+                    let mut bytes = source.bytes().to_vec();
+                    in_place(&mut bytes);
+                    assert_eq!(bytes, panels);
+                }
                 // As packed and as not.
                 run_cpu(op, &inputs, 1).unwrap();
             }
