@@ -141,10 +141,14 @@ fn main() {
     let cases = [
         product("product of 256x1024 by 1024x1024", [256, 1024, 1024], false),
         product("product of 128x384 by 384x1536", [128, 384, 1536], false),
+        product("product of 64x512 by 512x512", [64, 512, 512], false),
+        product("product of 16x768 by 768x3072", [16, 768, 3072], false),
+        product("product of 1x768 by 768x3072", [1, 768, 3072], true),
         product("product of 1x4096 by 4096x4096", [1, 4096, 4096], true),
         convolution("convolution of 64 to 64 channels, 3x3 of 56x56", [64, 64, 56, 3]),
         convolution("convolution of 256 to 256 channels, 3x3 of 14x14", [256, 256, 14, 3]),
         convolution("convolution of 256 to 64 channels, 1x1 of 56x56", [256, 64, 56, 1]),
+        convolution("convolution of 512 to 512 channels, 1x1 of 7x7", [512, 512, 7, 1]),
         convolution("convolution of 3 to 32 channels, 3x3 of 224x224", [3, 32, 224, 3]),
     ];
     for case in cases {

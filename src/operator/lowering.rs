@@ -52,6 +52,8 @@ pub struct Packed {
     pub in_place: Option<Arc<PackInPlaceFn>>,
     /// The inverse, where the layout has every element of the constant: the constant need not be kept then.
     pub unpack: Option<Arc<UnpackFn>>,
+    /// Whether the function that asks for it would take the constant as it lies too, in little more time.
+    pub optional: bool,
 }
 
 impl Packed {
@@ -266,6 +268,7 @@ impl<'a> Lowering<'a> {
             lines: None,
             in_place: None,
             unpack: None,
+            optional: false,
         };
         self.out.packed.push(packed);
         Operand::Packed(self.out.packed.len() - 1)

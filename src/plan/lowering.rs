@@ -92,8 +92,8 @@ impl LoweredFlow {
         Ok(self.nodes.iter().filter(|n| !n.is_alias()).count())
     }
 
-    /// A constant that one native function reads as it lies and another one packed would be in memory twice: both read it as it
-    /// lies.
+    /// A constant that one native function reads as it lies and another one packed, here or in another session, would be in
+    /// memory twice: both read it as it lies.
     fn read_once(&mut self, cx: &PlanCx<'_>) -> Result<(), PlanError> {
         let mut plain = HashSet::new();
         for (n, lowered) in self.nodes.iter().enumerate() {
@@ -106,7 +106,10 @@ impl LoweredFlow {
         }
         for (n, lowered) in self.nodes.iter_mut().enumerate() {
             let NodeWork::Native(native) = &lowered.work else { continue };
-            let twice = |packed: &Packed| plain.contains(&(lowered.device, packed.source.identity()));
+            let twice = |packed: &Packed| {
+                let shared = packed.optional && cx.options.shared_parameters;
+                shared || plain.contains(&(lowered.device, packed.source.identity()))
+            };
             if native.packed.iter().any(|(_, packed)| twice(packed)) {
                 let node = &self.flow.nodes[n];
                 let native = node.op.cpu(&self.flow.cx(n)).map(Native::from);

@@ -36,6 +36,8 @@ pub struct PlanOptions {
     pub place_rest: Option<u32>,
     /// Lets devices access tensors between them in place, where they can; else the session copies them.
     pub share: bool,
+    /// Whether other sessions may read the same parameters as they lie: native functions that can do so too pack none.
+    pub shared_parameters: bool,
     /// Which passes of [`PIPELINE`](super::PIPELINE) are left out.
     pub passes: PassSelection,
     /// Kernels that were measured to be faster, by entry of the device table; an entry that is missing has none.
@@ -57,6 +59,7 @@ impl Default for PlanOptions {
             place_ops: BTreeMap::new(),
             place_rest: None,
             share: true,
+            shared_parameters: false,
             passes: PassSelection::default(),
             choices: Vec::new(),
         }

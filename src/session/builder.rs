@@ -316,6 +316,7 @@ impl SessionBuilder {
     /// ([`ParamStore::unify`]).
     pub fn params(mut self, params: Arc<ParamStore>) -> Self {
         self.params = Some(params);
+        self.plan.shared_parameters = true;
         self
     }
 

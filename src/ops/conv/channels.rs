@@ -80,6 +80,7 @@ impl Channels {
                 turn(source.bytes(), to, [block, depth]);
                 Ok(())
             }),
+            optional: false,
             lines: None,
             in_place: None,
             unpack: Some(Arc::new(move |packed, to| {

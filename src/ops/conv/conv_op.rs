@@ -195,6 +195,7 @@ impl Operator for Conv {
         let (activation, many) = (self.activation, self.sizes(cx)?.0);
         match self.resolve(cx) {
             Ok((dims, _)) => {
+                let dims = dims.in_rows();
                 real_kernel("Conv", cx, direct::Run { dims, after: self.after(), channels: None })
             }
             Err(error) if self.summed || self.sloped => Err(error),
@@ -204,7 +205,7 @@ impl Operator for Conv {
 
     fn cpu_on(&self, cx: &OpCx, _: &DeviceInfo) -> Result<Native, OpError> {
         let packed = || {
-            let (dims, _) = self.resolve(cx).ok()?;
+            let dims = self.resolve(cx).ok()?.0.in_rows();
             let floats = [cx.dtype(0).ok()?, cx.dtype(1).ok()?].iter().all(|dtype| *dtype == DType::F32);
             let channels = direct::channels(&dims).filter(|_| floats)?;
             Some((dims, channels, channels.pack(cx.packable(1)?)?))
@@ -219,7 +220,7 @@ impl Operator for Conv {
         if cx.image(0).is_some() {
             return image::conv(cx, &dims, self.after(), lower);
         }
-        device::conv(cx, &dims, self.after(), lower)
+        device::conv(cx, &dims.in_rows(), self.after(), lower)
     }
 
     fn in_place(&self, _: &OpCx) -> Option<usize> {

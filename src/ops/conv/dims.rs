@@ -32,6 +32,15 @@ impl AnyDims {
     }
 }
 
+impl ConvDims {
+    /// The same with axes of one element before the others: what is long at the end is a row.
+    pub(super) fn in_rows(mut self) -> ConvDims {
+        let of_one = |a: &WindowAxis| [a.input, a.output, a.kernel] == [1; 3] && a.pads == [0, 0];
+        self.axes.sort_by_key(|axis| !of_one(axis));
+        self
+    }
+}
+
 impl<A: AsRef<[WindowAxis]>> ConvDims<A> {
     fn product(&self, of: impl Fn(&WindowAxis) -> usize) -> usize {
         self.axes.as_ref().iter().map(of).product()

@@ -352,6 +352,22 @@ pub(super) mod tests {
         }
     }
 
+    /// Rows of one element.
+    #[test]
+    fn columns_match_as_rows() {
+        for (x, w, pads) in [
+            ([1, 40, 90, 1], [70, 40, 5, 1], vec![0; 4]),
+            ([2, 64, 33, 1], [64, 64, 3, 1], vec![1, 0, 1, 0]),
+            ([1, 16, 20, 1], [24, 16, 3, 3], vec![1; 4]),
+        ] {
+            let op = Conv { window: WindowAttrs { pads, ..WindowAttrs::default() }, ..Conv::default() };
+            let (x, w, b) = (tensor(&x, 1), tensor(&w, 2), tensor(&w[..1], 3));
+            let want = reference(&op, &x, &w, Some(&b)).1;
+            let inputs = [Some(x), Some(w), Some(b)];
+            assert_near(&of_threads(3, || run_f32(&op, &inputs)).unwrap(), &want, 1e-5);
+        }
+    }
+
     /// Waves as windows of many taps, and images of one channel.
     #[test]
     fn many_channels_of_one_match() {

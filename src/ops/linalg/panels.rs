@@ -28,8 +28,12 @@ use crate::simd::arch;
 
 /// Elements of all panels that are made before a product, at most: 1 MiB, half of a second cache.
 const MOST: usize = 256 << 10;
+/// Bytes of a constant from which on it is packed where it lies: less memory for more time.
+const LARGE: usize = 16 << 20;
 /// Rows of the product that a task has at least, so that panels are read by few tasks.
-const BAND: usize = 64;
+const BAND: usize = 32;
+/// Elements of the left operand that all panels multiply in turn, where it has more: 512 KiB of the second cache.
+const LEFT: usize = 128 << 10;
 
 /// How `n` columns of `depth` elements lie in panels: panel after panel of about the same number of vectors, in each of them a
 /// part of row after row of the matrix, zeros after its last column.
@@ -178,7 +182,7 @@ impl Layout {
                 self.unpack(panels, transposed, to);
             }
         };
-        let whole = each == size;
+        let large = each == size && count * size * size_of::<f32>() >= LARGE;
         let in_place = move |bytes: &mut [u8]| {
             let matrices = bytes.chunks_exact_mut(size * size_of::<f32>());
             matrices.for_each(|matrix| self.pack_in_place(matrix, transposed));
@@ -188,8 +192,9 @@ impl Layout {
             key: PackKey { layout: "panels", numbers: [depth, n, lanes, transposed.into()] },
             bytes: count * each * size_of::<f32>(),
             pack: Arc::new(pack),
+            optional: true,
             lines: None,
-            in_place: whole.then(|| Arc::new(in_place) as Arc<PackInPlaceFn>),
+            in_place: large.then(|| Arc::new(in_place) as Arc<PackInPlaceFn>),
             unpack: Some(Arc::new(unpack)),
         })
     }
@@ -354,31 +359,48 @@ impl WithSimd for Task<'_, '_, '_> {
         let Task { of, row, panels, rows, y_row } = self;
         let (layout, depth) = (of.layout, of.depth.len());
         let base = layout.first(panels.start);
-        let once = rows.len() <= most_rows(S::F32_LANES);
-        for panel in panels {
-            let (first, end) = (layout.first(panel), layout.first(panel + 1));
-            let (pitch, n) = (end - first, end.min(layout.n) - first);
-            let all = &of.panels[first * layout.depth + of.depth.start * pitch..][..depth * pitch];
-            let most = if once { depth } else { PANEL_BYTES / size_of::<f32>() / pitch };
-            let sums = Sums { a: of.a, a_row: of.a_row, depth, start: of.start, epilogue: of.epilogue };
-            let place = Place { row, column: base, y_row, at: first - base, n };
-            for (from, sums) in sums.parts(most) {
-                let (own, _) = S::as_simd_f32s(&all[from * pitch..(from + sums.depth) * pitch]);
-                match pitch / S::F32_LANES {
-                    1 => rows_of::<S, 1>(simd, &sums, place, own, rows),
-                    2 => rows_of::<S, 2>(simd, &sums, place, own, rows),
-                    _ => rows_of::<S, 3>(simd, &sums, place, own, rows),
+        let (a, a_row) = (of.a, of.a_row);
+        let sums = Sums { a, a_row, first: 0, depth, start: of.start, epilogue: of.epilogue };
+        let in_turn = rows.len() > most_rows(S::F32_LANES);
+        let most = PANEL_BYTES / size_of::<f32>() / (most_vectors(S::F32_LANES) * S::F32_LANES);
+        let of_left =
+            if in_turn && rows.len() * depth > LEFT { (LEFT / rows.len()).max(most) } else { depth };
+        let mut left = Scratch::new(if of_left < depth { rows.len() * of_left } else { 0 });
+        for (begin, sums) in sums.parts(of_left) {
+            let sums = if of_left < depth { together(sums, row, rows.len(), &mut left) } else { sums };
+            for panel in panels.clone() {
+                let (first, end) = (layout.first(panel), layout.first(panel + 1));
+                let (pitch, n) = (end - first, end.min(layout.n) - first);
+                let place = Place { row, column: base, y_row, at: first - base, n };
+                let from = first * layout.depth + (of.depth.start + begin) * pitch;
+                let all = &of.panels[from..][..sums.depth * pitch];
+                for (from, sums) in sums.parts(if in_turn { most } else { depth }) {
+                    let (own, _) = S::as_simd_f32s(&all[from * pitch..(from + sums.depth) * pitch]);
+                    match pitch / S::F32_LANES {
+                        1 => rows_of::<S, 1>(simd, &sums, place, own, rows),
+                        2 => rows_of::<S, 2>(simd, &sums, place, own, rows),
+                        _ => rows_of::<S, 3>(simd, &sums, place, own, rows),
+                    }
                 }
-            }
-            // Bounds are cheap in registers; what takes longer has its own loop, over what is in the cache yet.
-            if of.epilogue.bounds().is_none() {
-                let at = first - base;
-                for (i, y) in rows.iter_mut().enumerate() {
-                    of.epilogue.activate(&mut y[at..at + n], (row + i) * y_row + first);
+                // Bounds are cheap in registers; what takes longer has its own loop, over what is in the cache yet.
+                if begin + sums.depth == depth && of.epilogue.bounds().is_none() {
+                    let at = first - base;
+                    for (i, y) in rows.iter_mut().enumerate() {
+                        of.epilogue.activate(&mut y[at..at + n], (row + i) * y_row + first);
+                    }
                 }
             }
         }
     }
+}
+
+/// The same with the rows of the left operand from `row` on, of which there are `rows`, one after another in `to`: rows that are far
+/// apart share few sets of a cache.
+fn together<'a>(sums: Sums<'a>, row: usize, rows: usize, to: &'a mut [f32]) -> Sums<'a> {
+    for (r, to) in to.chunks_exact_mut(sums.depth).take(rows).enumerate() {
+        to.copy_from_slice(&sums.a[(row + r) * sums.a_row..][..sums.depth]);
+    }
+    Sums { a: to, a_row: sums.depth, first: row, ..sums }
 }
 
 /// Where tiles lie: rows from `row` of the output on, `n` columns from `at` of the task's on, which begin at `column`.
@@ -495,9 +517,16 @@ mod tests {
         if !has_vectors() {
             return;
         }
-        for (m, n, depth) in
-            [(1, 16, 7), (1, 100, 301), (2, 33, 66), (3, 49, 5), (7, 64, 129), (9, 70, 40), (70, 130, 700)]
-        {
+        for (m, n, depth) in [
+            (1, 16, 7),
+            (1, 100, 301),
+            (2, 33, 66),
+            (3, 49, 5),
+            (7, 64, 129),
+            (9, 70, 40),
+            (70, 130, 700),
+            (90, 70, 3000),
+        ] {
             let (a, b) = (values(m * depth, 1), values(n * depth, 2));
             let (bias, summand) = (values(n, 3), values(m * n, 4));
             let layout = Layout::new(depth, n);
@@ -595,10 +624,9 @@ mod tests {
                 let mut again = vec![0u8; 1 + source.bytes().len()];
                 (packed.unpack.as_ref().unwrap())(&panels, &mut again[1..]);
                 assert_eq!(again[1..], *source.bytes());
-                assert_eq!(packed.in_place.is_some(), n.is_multiple_of(lanes()));
-                if let Some(in_place) = packed.in_place {
+                if n.is_multiple_of(lanes()) {
                     let mut bytes = source.bytes().to_vec();
-                    in_place(&mut bytes);
+                    Layout::new(k, n).pack_in_place(&mut bytes, transposed);
                     assert_eq!(bytes, panels);
                 }
                 // As packed and as not.

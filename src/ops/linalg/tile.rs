@@ -98,9 +98,10 @@ pub(crate) struct Tiled<'a, C> {
 /// The left operand of a product, what its sums begin with, and what is done with them.
 #[derive(Clone, Copy)]
 pub(super) struct Sums<'a> {
-    /// Row `r` begins at `r * a_row`.
+    /// Row `first + r` begins at `r * a_row`.
     pub(super) a: &'a [f32],
     pub(super) a_row: usize,
+    pub(super) first: usize,
     pub(super) depth: usize,
     pub(super) start: Start<'a>,
     pub(super) epilogue: Epilogue<'a, f32>,
@@ -155,7 +156,7 @@ impl<'a, C: Columns> Tiled<'a, C> {
     #[inline(always)]
     fn sums(&self) -> Sums<'a> {
         let &Tiled { a, a_row, depth, start, epilogue, .. } = self;
-        Sums { a, a_row, depth, start, epilogue }
+        Sums { a, a_row, first: 0, depth, start, epilogue }
     }
 
     /// Computes `m` rows of `n` elements of `y`, which begin `y_row` elements apart; each task makes its columns.
@@ -565,7 +566,7 @@ pub(super) fn block_with<S: Simd, const R: usize, const V: usize>(
     let Ok(rows) = <&mut [&mut [f32]; R]>::try_from(rows) else { return };
     let mut a: [&[f32]; R] = [&[]; R];
     for i in 0..R {
-        a[i] = &of.a[(row + i) * of.a_row..][..of.depth];
+        a[i] = &of.a[(row - of.first + i) * of.a_row..][..of.depth];
     }
     let mut sums = [[simd.splat_f32s(0.0); V]; R];
     match of.start {

@@ -108,6 +108,7 @@ impl Call {
                 packing.pack(source.bytes(), flip, to);
                 Ok(())
             }),
+            optional: false,
             lines: None,
             in_place: None,
             unpack: Some(Arc::new(move |packed, to| packing.unpack(packed, flip, to))),

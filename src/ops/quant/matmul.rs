@@ -89,6 +89,7 @@ impl QuantizedMatMul {
             key: PackKey { layout: "panels of bytes", numbers: [k, n, tile, flip.into()] },
             bytes,
             pack: Arc::new(pack),
+            optional: false,
             lines: None,
             in_place: None,
             unpack: Some(Arc::new(unpack)),
