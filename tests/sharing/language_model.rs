@@ -185,8 +185,9 @@ fn a_split_language_model_holds_one_copy_of_its_shared_matrix() {
         let want = scores(&mut full.build().unwrap(), None);
         let (apart, apart_host, first) = halves(folders, device, false);
         let (shared, shared_host, second) = halves(folders, device, true);
-        assert_eq!(first, second, "{device}");
-        for (got, want) in second.iter().zip(&want) {
+        // A shared matrix is read as it lies, and sums are made in another order.
+        assert!([&first, &second].iter().all(|scores| scores.len() == want.len()), "{device}");
+        for (got, want) in first.iter().chain(&second).zip(want.iter().chain(&want)) {
             assert!((got - want).abs() <= 1e-4 * want.abs().max(1.0), "{device}: {got}, whole {want}");
         }
         // Where parameters move to memory of the device, none are on the host.
