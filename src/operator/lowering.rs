@@ -52,7 +52,8 @@ pub struct Packed {
     pub in_place: Option<Arc<PackInPlaceFn>>,
     /// The inverse, where the layout has every element of the constant: the constant need not be kept then.
     pub unpack: Option<Arc<UnpackFn>>,
-    /// Whether the function that asks for it would take the constant as it lies too, in little more time.
+    /// Whether [`Operator::cpu`](super::Operator::cpu) reads the constant as it lies, so that it need not be packed where
+    /// memory counts.
     pub optional: bool,
 }
 

@@ -313,7 +313,7 @@ impl SessionBuilder {
     }
 
     /// Parameters shared with other sessions: those of equal bytes are held once, whatever they were loaded from
-    /// ([`ParamStore::unify`]).
+    /// ([`ParamStore::unify`]). On the CPU products read such matrices as they lie, which is slower for few rows than packed.
     pub fn params(mut self, params: Arc<ParamStore>) -> Self {
         self.params = Some(params);
         self.plan.shared_parameters = true;

@@ -14,8 +14,6 @@ use crate::simd::wide;
 
 /// Queries that are scored at once; bounds the memory that scores take.
 pub(super) const BLOCK: usize = 64;
-/// Keys that are turned around at a time: the elements of a cache line.
-const TURNED: usize = 16;
 
 /// Where the vectors of a tensor lie, in elements; the elements of one vector are neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -258,7 +256,7 @@ impl Scaled {
                     jobs.push(Job { batch, head, first: 0, across: true, y, scores: None });
                 }
             }
-            return par::try_share(jobs.into_iter(), |job| self.block(given, None, stage, job));
+            return par::try_share(jobs.into_iter(), |job| self.block(given, stage, job));
         }
         for (n, y) in y.chunks_mut(self.q_len * self.v_head).enumerate() {
             for (r, y) in y.chunks_mut(BLOCK * self.v_head).enumerate() {
@@ -272,43 +270,12 @@ impl Scaled {
                 jobs.push(Job { batch, head, first: r * BLOCK, across: false, y, scores: part });
             }
         }
-        // A cache may have room for many more keys than there are.
-        let valid = (0..self.batch).map(|batch| self.valid(given.lens, batch).0).max().unwrap_or(0);
-        let turned = self.turned(given.k, if stage.is_some() { self.kv_len } else { valid })?;
-        let turned = turned.as_ref().map(|(turned, row)| (&turned[..], *row));
-        par::try_share(jobs.into_iter(), |job| self.block(given, turned, stage, job))
-    }
-
-    /// The first `keys` keys as `[batch, kv_heads, head, row]` and the size of a row, where more queries than elements of a
-    /// key read them: else it takes less time to turn scores around.
-    fn turned<T: Real>(&self, k: &[T], keys: usize) -> Result<Option<(Scratch<T>, usize)>, KernelError> {
-        // No power of two: rows would share sets of the cache.
-        let (row, step) = (keys.next_multiple_of(TURNED) + TURNED, self.k.row);
-        let each = self.head * row;
-        if self.q_len <= self.head || each == 0 || keys < TURNED {
-            return Ok(None);
-        }
-        let mut turned = Scratch::new(self.batch * self.kv_heads * each);
-        par::try_share(turned.chunks_mut(each).enumerate(), |(n, to)| {
-            let (batch, head) = (n / self.kv_heads, n % self.kv_heads);
-            let k = tail(k, self.k.first + batch * self.k.batch + head * self.k.head)?;
-            tail(k, (keys - 1) * step + self.head)?;
-            for first in (0..keys).step_by(TURNED) {
-                let some = TURNED.min(keys - first);
-                for (element, to) in to.chunks_mut(row).enumerate() {
-                    let from = k[first * step + element..].iter().step_by(step.max(1));
-                    to[first..first + some].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-                }
-            }
-            Ok(())
-        })?;
-        Ok(Some((turned, row)))
+        par::try_share(jobs.into_iter(), |job| self.block(given, stage, job))
     }
 
     fn block<T: Real>(
         &self,
         given: &Attended<'_, T>,
-        turned: Option<(&[T], usize)>,
         stage: Option<Stage>,
         job: Job<'_, T>,
     ) -> Result<(), KernelError> {
@@ -336,13 +303,7 @@ impl Scaled {
         let v = tail(given.v, self.v.first + batch * self.v.batch + kv * self.v.head + low * self.v.row)?;
         let mut own = Scratch::new(rows * keys);
         let left = Mat { data: q, row: if across { self.q.head } else { self.q.row }, col: 1 };
-        let right = match turned {
-            Some((turned, row)) => {
-                let first = (batch * self.kv_heads + kv) * self.head * row + low;
-                Mat { data: tail(turned, first)?, row, col: 1 }
-            }
-            None => Mat { data: k, row: 1, col: self.k.row },
-        };
+        let right = Mat { data: k, row: 1, col: self.k.row };
         product([rows, keys, self.head], left, right, &mut own, keys, false, Threads::One)?;
         let mut shown = scores.map(|s| s.chunks_mut(self.kv_len));
         for (r, row) in own.chunks_mut(keys).enumerate() {

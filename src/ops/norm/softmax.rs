@@ -135,17 +135,13 @@ impl RealKernel for Run {
                 #[inline(always)]
                 || hard(inner, x, y),
             ),
-            _ if inner == 1 && len >= VECTOR => match (as_f32s(x), as_f32s_mut(y)) {
-                (Some(x), Some(y)) => row_of_vectors(self.kind, x, y),
+            _ if inner == 1 => match (as_f32s(x), as_f32s_mut(y)) {
+                (Some(x), Some(y)) if len >= VECTOR => row_of_vectors(self.kind, x, y),
                 _ => wide(
                     #[inline(always)]
                     || row(self.kind, x, y),
                 ),
             },
-            _ if inner == 1 => wide(
-                #[inline(always)]
-                || row(self.kind, x, y),
-            ),
             _ => wide(
                 #[inline(always)]
                 || block(self.kind, inner, x, y),
