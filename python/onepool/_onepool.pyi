@@ -6,6 +6,8 @@ from typing import Any, Literal, TypeAlias, TypedDict, final
 
 import numpy as np
 
+from onepool.generate import Generated
+
 __version__: str
 
 MetadataRow: TypeAlias = tuple[
@@ -187,7 +189,12 @@ class Stream:
 @final
 class Batch:
     def add(self, prompt: _Prompt, on_piece: Callable[[str], object] | None, settings: Settings) -> int: ...
-    def step(self) -> tuple[list[tuple[Callable[[str], object], str]], list[tuple[int, _Row]]]: ...
+    def step(
+        self,
+        pieces: list[tuple[Callable[[str], object], str]],
+        ended: list[tuple[int, Generated]],
+        kind: type[Generated],
+    ) -> None: ...
     def fork(self, text: int, on_piece: Callable[[str], object] | None, settings: Settings) -> int: ...
     def save(self, text: int, path: str | os.PathLike[str]) -> None: ...
     def restore(self, path: str | os.PathLike[str]) -> int: ...

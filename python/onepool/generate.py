@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -270,8 +269,9 @@ class Batch:
 
     def __init__(self, native: _onepool.Batch) -> None:
         self._native = native
-        self._pieces: deque[tuple[Callable[[str], object], str]] = deque()
-        self._ended: deque[tuple[int, Generated]] = deque()
+        # Ctrl-C is raised after calls and between turns of loops: an element is taken without a call, so that none is lost.
+        self._pieces: list[tuple[Callable[[str], object], str]] = []
+        self._ended: list[tuple[int, Generated]] = []
 
     def add(
         self, prompt: Prompt, *, on_piece: Callable[[str], object] | None = None, **settings: Unpack[Settings]
@@ -310,16 +310,15 @@ class Batch:
         that one is gone.
         """
         self._run()
-        ended = list(self._ended)
-        self._ended.clear()
+        ended = self._ended[:]
+        del self._ended[:]
         return ended
 
     def _run(self) -> None:
-        pieces, ended = self._native.step()
-        self._pieces.extend(pieces)
-        self._ended.extend((text, Generated(*row)) for text, row in ended)
+        self._native.step(self._pieces, self._ended, Generated)
         while self._pieces:
-            on_piece, piece = self._pieces.popleft()
+            on_piece, piece = self._pieces[0]
+            del self._pieces[0]
             on_piece(piece)
 
     def cancel(self, text: int) -> None:
@@ -346,7 +345,9 @@ class Batch:
             if not self._ended:
                 self._run()
             while self._ended:
-                yield self._ended.popleft()
+                ended = self._ended[0]
+                del self._ended[0]
+                yield ended
 
     def close(self) -> None:
         """Drops texts that have not ended. The generator is free then."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -448,3 +449,57 @@ assert generator.generate("Hello", max_tokens=2, ignore_end=True).finish == "len
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["interrupted", "whole", "interrupted"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers that signal")
+def test_signals_at_any_moment_lose_no_text_of_a_batch() -> None:
+    program = """
+import random, signal, sys
+from onepool.generate import Generator
+
+class Stop(Exception):
+    pass
+
+def handler(number, frame):
+    global armed
+    if armed:
+        armed = False
+        raise Stop
+
+def collect():
+    global armed, given
+    while len(given) < TEXTS:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 5e-3))
+        if random.random() < 0.5:
+            given += batch.step()
+        else:
+            for ended in batch:
+                given += [ended]
+
+TEXTS = 150
+generator = Generator(sys.argv[1], device="cpu")
+whole = generator.generate("Hello", ignore_end=True, max_tokens=4)
+armed, stops, given, pieces = False, 0, [], []
+signal.signal(signal.SIGALRM, handler)
+random.seed(7)
+with generator.batch(texts=4) as batch:
+    for _ in range(TEXTS):
+        batch.add("Hello", ignore_end=True, max_tokens=4, on_piece=pieces.append)
+    while True:
+        try:
+            collect()
+            armed = False
+            break
+        except Stop:
+            stops += 1
+    assert batch.idle
+assert sorted(number for number, _ in given) == list(range(TEXTS)), sorted(number for number, _ in given)
+assert all(text.tokens == whole.tokens and text.finish == "length" for _, text in given)
+assert type(given[0][1]) is type(whole)
+print(stops > 10, len("".join(pieces)) == TEXTS * len(whole.text))
+"""
+    command = [sys.executable, "-c", program, str(LLM / "growing")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "True"]

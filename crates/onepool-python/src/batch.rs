@@ -12,19 +12,17 @@ use onepool::generate::{BatchThread, Batcher, GenerateError, Generated, OwnedPro
 use onepool::session::CancelToken;
 use onepool_core::sync::lock;
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::errors::Class;
 use crate::log::detached;
-use crate::text::{Row, Settings, failed, prompt_of, row};
+use crate::text::{Settings, failed, prompt_of, row};
 
 /// How often a wait for a step looks for signals, such as Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// What a step gives.
 type Ended = Result<Vec<(TextId, Generated)>, GenerateError>;
-
-/// Who is told, and what.
-type Piece = (Py<PyAny>, String);
 
 /// A text of a batch.
 #[derive(Debug)]
@@ -178,29 +176,40 @@ impl Batch {
         self.ask(py, move |batcher| batcher.restore(path))?.map_err(|e| failed(py, e))
     }
 
-    /// Runs a step: who is to be told what, and the texts that have ended.
-    fn step(&self, py: Python<'_>) -> PyResult<(Vec<Piece>, Vec<(u64, Row)>)> {
+    /// Runs a step. Adds to `pieces` who is to be told what, and to `ended` the texts that have ended as a `kind` of
+    /// named tuple: what a signal's handler raises once this returns finds them there.
+    fn step(
+        &self,
+        py: Python<'_>,
+        pieces: &Bound<'_, PyList>,
+        ended: &Bound<'_, PyList>,
+        kind: &Bound<'_, PyType>,
+    ) -> PyResult<()> {
         let thread = self.thread(py)?;
         let late = lock(&self.late).take();
-        let ended = match late {
-            Some(ended) => ended,
+        let made = match late {
+            Some(made) => made,
             None => self.wait(py, thread.ask(|batcher| batcher.step()))?,
         };
         detached(py, move || drop(thread));
-        let ended = ended.map_err(|e| failed(py, e))?;
+        let made = made.map_err(|e| failed(py, e))?;
         let mut texts = lock(&self.texts);
-        let pieces = texts.values().filter_map(|text| {
+        for text in texts.values() {
             let piece = take(&mut *lock(&text.piece));
-            let on_piece = text.on_piece.as_ref().filter(|_| !piece.is_empty())?;
-            Some((on_piece.clone_ref(py), piece))
-        });
-        let pieces = pieces.collect();
-        let ended = ended.iter().map(|(id, made)| (id.0, row(made))).collect::<Vec<_>>();
-        let over: Vec<_> = ended.iter().map(|(id, _)| texts.remove(id)).collect();
+            if let Some(on_piece) = text.on_piece.as_ref().filter(|_| !piece.is_empty()) {
+                pieces.append((on_piece, piece))?;
+            }
+        }
+        // The tuple's own constructor runs no code of Python, which a signal could end.
+        let tuple = py.get_type::<PyTuple>();
+        for (id, made) in &made {
+            ended.append((id.0, tuple.call_method1("__new__", (kind, row(made)))?))?;
+        }
+        let over: Vec<_> = made.iter().map(|(id, _)| texts.remove(&id.0)).collect();
         // What goes may run code of the program's.
         drop(texts);
         drop(over);
-        Ok((pieces, ended))
+        Ok(())
     }
 
     /// Ends a text in the next step.
