@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code, reason = "the one instruction that pulp has no function for")]
 
-use std::arch::x86_64::{__m128i, __m256, __m256i, _MM_HINT_T0, _mm256_cvtph_ps};
+use std::arch::x86_64::{__m128i, __m256, __m256i, _MM_HINT_T0, _MM_HINT_T1, _mm256_cvtph_ps};
 
 use pulp::core_arch::x86::Sse;
 
@@ -43,6 +43,14 @@ const LINE: usize = 64;
 pub(super) fn fetch(sse: Sse, bytes: &[u8], after: usize) {
     for line in bytes.chunks(LINE) {
         sse._mm_prefetch::<{ _MM_HINT_T0 }>(line.as_ptr().wrapping_add(after).cast());
+    }
+}
+
+/// Asks for the lines of `bytes` in the second cache.
+#[inline(always)]
+pub(super) fn fetch_second(sse: Sse, bytes: &[u8]) {
+    for line in bytes.chunks(LINE) {
+        sse._mm_prefetch::<{ _MM_HINT_T1 }>(line.as_ptr().cast());
     }
 }
 

@@ -63,6 +63,17 @@ impl Ahead {
         self.fetch_after(soon, 0);
     }
 
+    /// Asks for these elements in the second cache: the first one has what is multiplied meanwhile.
+    #[inline(always)]
+    pub(crate) fn fetch_second(self, later: &[f32]) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(sse) = self.sse {
+            avx2::fetch_second(sse, bytemuck::cast_slice(later));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = later;
+    }
+
     /// Asks for the elements that come `after` elements after `elements`, whatever is there.
     #[inline(always)]
     fn fetch_after(self, elements: &[f32], after: usize) {

@@ -174,6 +174,11 @@ impl WindowAxis {
     pub const UNIT: WindowAxis =
         WindowAxis { input: 1, output: 1, kernel: 1, stride: 1, dilation: 1, pads: [0, 0] };
 
+    /// Whether every element of the output sees the input's element at its own place alone.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.kernel == 1 && self.stride == 1 && self.pads == [0, 0]
+    }
+
     /// Elements from the first to the last tap.
     pub fn extent(&self) -> i64 {
         (self.kernel as i64 - 1) * self.dilation as i64 + 1
@@ -379,7 +384,7 @@ pub(crate) fn three(what: &str, axes: &[WindowAxis]) -> Result<[WindowAxis; 3], 
 
 /// The axes with neighbours of windows of one tap that takes every element as one.
 fn merged(axes: &[WindowAxis]) -> Vec<WindowAxis> {
-    let still = |a: &WindowAxis| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0] && a.input == a.output;
+    let still = |a: &WindowAxis| a.is_plain() && a.input == a.output;
     let mut all: Vec<WindowAxis> = Vec::new();
     for a in axes {
         match all.last_mut().filter(|last| still(last) && still(a)) {

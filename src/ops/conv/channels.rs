@@ -1,16 +1,18 @@
 //! Convolutions on the CPU whose vectors are output channels: for images that are too small to fill vectors of places well,
 //! and strides.
 //!
-//! The input is the padded copy of [`Shifted`]. A tile has some neighbouring places of one row, whose elements are read one
-//! at a time, and two vectors of channels. The weights lie as tiles read them, which is done once, at load. Sums lie by
-//! places, and are turned around into planes at the end.
+//! The input is the padded copy of [`Shifted`], or lies as that would. A tile has some neighbouring places of one row, whose
+//! elements are read one at a time, and two vectors of channels. The weights lie as tiles read them, which is done once, at
+//! load. Sums lie by places, and are turned around into planes at the end.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 
 use pulp::{Simd, WithSimd};
 
 use super::shifted::{BAND, Copied, LANES, PANEL, Part, Shifted};
+use crate::dot::Ahead;
 use crate::graph::Tensor;
 use crate::ops::activation::Epilogue;
 use crate::ops::linalg::product::Threads;
@@ -21,13 +23,17 @@ use crate::simd::arch;
 
 /// Vectors of a tile for each of its places.
 const VECTORS: usize = 2;
-/// Places of a tile, at most, where there are 32 registers; those of 8 elements are 16.
-const PLACES: usize = 14;
-const FEW_PLACES: usize = 6;
+/// Taps side by side that a tile reads together.
+const TOGETHER: usize = 3;
 /// The shortest sums for which it pays to turn them around.
 const LEAST_DEPTH: usize = 256;
 /// Of the places that [`Shifted`] computes, the share above which it is as fast.
 const FILLED: f64 = 0.97;
+/// The same of a product's places, where windows have one tap.
+const FILLED_OF_ONE: f64 = 0.9;
+/// Rows of the weights' matrix, transposed, that are multiplied together, at most: of a block they are half of a small first
+/// cache.
+const DEPTH: usize = 128;
 
 thread_local! {
     static WORK: Cell<Work> = Cell::new(Work::default());
@@ -54,7 +60,11 @@ impl Channels {
         let (of, block) = (Shifted::of(ic, axes)?, VECTORS * lanes());
         let small = of.row_at_once() <= 2 * PANEL && of.w.output * block <= PANEL;
         let fits = oc > 0 && oc.is_multiple_of(block) && of.depth() >= LEAST_DEPTH && small;
-        (fits && (of.w.stride > 1 || of.filled(lanes()) < FILLED)).then_some(Channels { of, block })
+        let pays = match of.taps() {
+            1 => of.filled(lanes()) < FILLED_OF_ONE,
+            _ => of.w.stride > 1 || of.filled(lanes()) < FILLED,
+        };
+        (fits && pays).then_some(Channels { of: Shifted { most: DEPTH, ..of }, block })
     }
 
     /// Constant weights of all groups, as the tiles read them.
@@ -89,6 +99,19 @@ impl Channels {
         })
     }
 
+    /// The same with longer rows, where those are plain: fewer of a tile's places are left over. As many rows are left as
+    /// `threads` want strips of `m` channels.
+    fn joined(&self, m: usize, threads: Threads) -> Channels {
+        let (of, rows) = (self.of, self.of.h.output);
+        if !(of.h.is_plain() && of.w.is_plain()) {
+            return *self;
+        }
+        let tasks = if threads == Threads::All { par::threads() } else { 1 };
+        let strips = tasks.div_ceil((m / BAND).max(1)).min(rows);
+        let joined = (1..=rows / strips).rev().find(|joined| rows.is_multiple_of(*joined)).unwrap_or(1);
+        Channels { of: of.joined(joined), ..*self }
+    }
+
     /// `y = epilogue(conv(x, weights) + bias)`, of whole planes; `weights` are packed.
     pub(super) fn run(
         &self,
@@ -99,14 +122,15 @@ impl Channels {
         y: &mut [f32],
         threads: Threads,
     ) {
-        let (h, w) = (self.of.h, self.of.w);
-        let n = h.output * w.output;
+        let n = self.of.h.output * self.of.w.output;
         let m = y.len() / n;
-        let work = m * n * self.of.depth();
+        let this = self.joined(m, threads);
+        let (h, w) = (this.of.h, this.of.w);
+        let work = m * n * this.of.depth();
         let cut = Cut {
             work,
             parallel: PARALLEL,
-            task: TASK.max(work / (2 * par::threads())),
+            task: TASK.max(work / par::threads()),
             band: BAND.next_multiple_of(self.block),
             unit: self.block,
             strips: h.output,
@@ -118,12 +142,12 @@ impl Channels {
             let mut work = WORK.take();
             let row = first(share.strip, share.strips);
             let rows = share.rows.first().map_or(0, |y| y.len()) / w.output;
-            let each = self.of.rows_at_once(rows, share.rows.len());
+            let each = this.of.rows_at_once(rows, share.rows.len());
             for from in (0..rows).step_by(each) {
                 let part =
                     Part { row: row + from, rows: each.min(rows - from), column: 0, columns: w.output };
                 arch().dispatch(Task {
-                    of: *self,
+                    of: this,
                     run,
                     x,
                     weights,
@@ -174,15 +198,33 @@ impl WithSimd for Task<'_, '_, '_> {
         // Blocks whose sums are not complete after a step.
         let open = if of.channels() < of.ic { outputs.len() / block } else { 1 };
         sums.resize(sums.len().max(open * each), 0.0);
-        let most = if S::F32_LANES == 8 { FEW_PLACES } else { PLACES };
+        let together = of.w.kernel == TOGETHER && of.w.stride == 1 && of.w.dilation == 1;
+        let most = if together { most_places::<S, TOGETHER>() } else { most_places::<S, 1>() };
         let layout = of.layout(part);
-        for step in of.steps() {
+        let (ahead, blocks) = (Ahead::new(), outputs.len() / block);
+        let tiles = part.rows * part.columns.div_ceil(most);
+        let of_block = |step: &Range<usize>, i: usize| {
+            let first = (channel + i * block) * depth + step.start * taps * block;
+            &self.weights[first..][..step.len() * taps * block]
+        };
+        let mut steps = of.steps().peekable();
+        if let Some(first) = steps.peek().filter(|_| self.at == 0) {
+            ahead.fetch_second(of_block(first, 0));
+        }
+        while let Some(step) = steps.next() {
             let (panel, offsets) = copied.of_step(&of, self.run, self.x, step.clone(), part);
             let (first, last) = (step.start == 0, step.end * taps == depth);
+            let mut done = 0;
             for (i, outputs) in outputs.chunks_exact_mut(block).enumerate() {
                 let channel = channel + i * block;
-                let weights = &self.weights[channel * depth + step.start * taps * block..];
-                let (weights, _) = S::as_simd_f32s(&weights[..step.len() * taps * block]);
+                let (weights, _) = S::as_simd_f32s(of_block(&step, i));
+                // Those of the next block come while these are multiplied.
+                let next = match steps.peek() {
+                    _ if i + 1 < blocks => of_block(&step, i + 1),
+                    Some(step) => of_block(step, 0),
+                    None => &[],
+                };
+                let mut next = next.chunks(next.len().div_ceil(tiles).max(1));
                 let (own, _) = S::as_mut_simd_f32s(&mut sums[i % open * each..][..each]);
                 let mut start = [simd.splat_f32s(0.0); VECTORS];
                 if let Some(bias) = self.bias {
@@ -197,7 +239,21 @@ impl WithSimd for Task<'_, '_, '_> {
                         let n = left.div_ceil(left.div_ceil(most));
                         let panel = &panel[row * layout.pitch + column..];
                         let sums = &mut own[(row * part.columns + column) * VECTORS..];
-                        tile_of(simd, n, (panel, offsets, weights), start, sums);
+                        ahead.fetch_second(next.next().unwrap_or_default());
+                        // So do the next step's channels.
+                        if let Some(step) = steps.peek() {
+                            let at = |done: usize| step.start + step.len() * done / (tiles * blocks);
+                            for c in at(done)..at(done + 1) {
+                                ahead.fetch_second(of.read(self.x, c, part));
+                            }
+                        }
+                        done += 1;
+                        let operands = (panel, offsets, weights);
+                        if together {
+                            tile_of::<S, TOGETHER>(simd, n, operands, start, sums);
+                        } else {
+                            tile_of::<S, 1>(simd, n, operands, start, sums);
+                        }
                         column += n;
                     }
                 }
@@ -209,9 +265,9 @@ impl WithSimd for Task<'_, '_, '_> {
     }
 }
 
-/// The tile of `n` places.
+/// The tile of `n` places, of windows whose rows have `K` taps side by side.
 #[inline(always)]
-fn tile_of<S: Simd>(
+fn tile_of<S: Simd, const K: usize>(
     simd: S,
     n: usize,
     operands: (&[f32], &[u32], &[S::f32s]),
@@ -219,29 +275,42 @@ fn tile_of<S: Simd>(
     sums: &mut [S::f32s],
 ) {
     match n {
-        1 => tile::<S, 1>(simd, operands, start, sums),
-        2 => tile::<S, 2>(simd, operands, start, sums),
-        3 => tile::<S, 3>(simd, operands, start, sums),
-        4 => tile::<S, 4>(simd, operands, start, sums),
-        5 => tile::<S, 5>(simd, operands, start, sums),
-        6 => tile::<S, 6>(simd, operands, start, sums),
+        1 => tile::<S, 1, K>(simd, operands, start, sums),
+        2 => tile::<S, 2, K>(simd, operands, start, sums),
+        3 => tile::<S, 3, K>(simd, operands, start, sums),
+        4 => tile::<S, 4, K>(simd, operands, start, sums),
         // No tile of vectors of 8 elements is wider.
+        _ if S::F32_LANES == 8 && K > 1 => {}
+        5 => tile::<S, 5, K>(simd, operands, start, sums),
+        6 => tile::<S, 6, K>(simd, operands, start, sums),
         _ if S::F32_LANES == 8 => {}
-        7 => tile::<S, 7>(simd, operands, start, sums),
-        8 => tile::<S, 8>(simd, operands, start, sums),
-        9 => tile::<S, 9>(simd, operands, start, sums),
-        10 => tile::<S, 10>(simd, operands, start, sums),
-        11 => tile::<S, 11>(simd, operands, start, sums),
-        12 => tile::<S, 12>(simd, operands, start, sums),
-        13 => tile::<S, 13>(simd, operands, start, sums),
-        _ => tile::<S, PLACES>(simd, operands, start, sums),
+        7 => tile::<S, 7, K>(simd, operands, start, sums),
+        8 => tile::<S, 8, K>(simd, operands, start, sums),
+        9 => tile::<S, 9, K>(simd, operands, start, sums),
+        10 => tile::<S, 10, K>(simd, operands, start, sums),
+        11 => tile::<S, 11, K>(simd, operands, start, sums),
+        12 => tile::<S, 12, K>(simd, operands, start, sums),
+        _ if K > 1 => {}
+        13 => tile::<S, 13, K>(simd, operands, start, sums),
+        _ => tile::<S, 14, K>(simd, operands, start, sums),
+    }
+}
+
+/// Places of a tile, at most: its sums, the taps of a row and an element of the input fill the registers.
+#[inline(always)]
+fn most_places<S: Simd, const K: usize>() -> usize {
+    match (S::F32_LANES, K) {
+        (8, 1) => 6,
+        (8, _) => 4,
+        (_, 1) => 14,
+        _ => 12,
     }
 }
 
 /// Adds to the sums of `P` places, which begin with `start` where that is given.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
-fn tile<S: Simd, const P: usize>(
+fn tile<S: Simd, const P: usize, const K: usize>(
     simd: S,
     (panel, offsets, weights): (&[f32], &[u32], &[S::f32s]),
     start: Option<[S::f32s; VECTORS]>,
@@ -254,7 +323,7 @@ fn tile<S: Simd, const P: usize>(
             own[p].copy_from_slice(&sums[p * VECTORS..][..VECTORS]);
         }
     }
-    let own = accumulated(simd, (panel, offsets, weights), own);
+    let own = accumulated::<S, P, K>(simd, (panel, offsets, weights), own);
     for p in 0..P {
         sums[p * VECTORS..][..VECTORS].copy_from_slice(&own[p]);
     }
@@ -263,17 +332,22 @@ fn tile<S: Simd, const P: usize>(
 /// An array of its own: what else is done with the sums would keep them in memory, and each step would store them all.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
-fn accumulated<S: Simd, const P: usize>(
+fn accumulated<S: Simd, const P: usize, const K: usize>(
     simd: S,
     (panel, offsets, weights): (&[f32], &[u32], &[S::f32s]),
     mut sums: [[S::f32s; VECTORS]; P],
 ) -> [[S::f32s; VECTORS]; P] {
-    for (offset, weights) in offsets.iter().zip(weights.chunks_exact(VECTORS)) {
-        let x = &panel[*offset as usize..][..P];
-        for p in 0..P {
-            let x = simd.splat_f32s(x[p]);
-            for v in 0..VECTORS {
-                sums[p][v] = simd.mul_add_e_f32s(x, weights[v], sums[p][v]);
+    // An element of the input is read once for all taps of a row that see it.
+    for (offset, weights) in offsets.iter().step_by(K).zip(weights.chunks_exact(K * VECTORS)) {
+        let x = &panel[*offset as usize..][..P + K - 1];
+        for q in 0..P + K - 1 {
+            let x = simd.splat_f32s(x[q]);
+            for k in 0..K {
+                if k <= q && q - k < P {
+                    for v in 0..VECTORS {
+                        sums[q - k][v] = simd.mul_add_e_f32s(x, weights[k * VECTORS + v], sums[q - k][v]);
+                    }
+                }
             }
         }
     }
@@ -349,6 +423,11 @@ mod tests {
             ([1, 11, 5, 11], [96, 5], 1),
             ([1, 130, 30, 15], [64, 3], 2),
             ([1, 64, 20, 3], [192, 3], 1),
+            // One tap: rows that are joined to one, to some, and none.
+            ([1, 300, 7, 7], [64, 1], 1),
+            ([1, 256, 6, 3], [32, 1], 1),
+            ([1, 513, 5, 2], [96, 1], 1),
+            ([1, 260, 9, 10], [64, 1], 2),
         ] {
             let op = Conv { window: window(kernel, stride), ..Conv::default() };
             let (x, w, b) = (tensor(&x, 1), tensor(&[oc, x[1], kernel, kernel], 2), tensor(&[oc], 3));
@@ -393,9 +472,10 @@ mod tests {
         };
         let block = VECTORS * lanes();
         assert!(of(32, block, 7, 3, 1) && of(32, block, 80, 3, 2));
-        // Blocks that are not whole, short sums, one tap, and rows that fill vectors.
-        assert!(!of(32, block + 1, 7, 3, 1) && !of(16, block, 80, 3, 2));
-        assert!(!of(256, block, 7, 1, 1) && !of(32, block, 160, 3, 1));
+        assert!(of(256, block, 5, 1, 1) && of(256, block, 9, 1, 2));
+        // Blocks that are not whole, short sums, and rows that fill vectors.
+        assert!(!of(32, block + 1, 7, 3, 1) && !of(16, block, 80, 3, 2) && !of(128, block, 5, 1, 1));
+        assert!(!of(256, block, 32, 1, 1) && !of(256, block, 64, 1, 2) && !of(32, block, 160, 3, 1));
         let long =
             WindowAxis { input: 99_999, output: 50_000, kernel: 3, stride: 2, dilation: 1, pads: [1, 1] };
         assert!(Channels::new(256, block, &[WindowAxis::UNIT, WindowAxis::UNIT, long]).is_none());

@@ -55,7 +55,7 @@ impl Plain {
 
     /// Whether each element of the output is of one element of the input, at the same place.
     fn is_pointwise(&self) -> bool {
-        self.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0] && a.input == a.output)
+        self.axes.iter().all(|a| a.is_plain() && a.input == a.output)
     }
 
     /// Whether the weights lie as `[group][channel][ic][kd][kh][kw]`, contiguous.

@@ -78,7 +78,7 @@ impl<A: AsRef<[WindowAxis]>> ConvDims<A> {
 
     /// Whether every output element reads only the input element at its own place.
     pub(crate) fn is_pointwise(&self) -> bool {
-        self.axes.as_ref().iter().all(|a| a.kernel == 1 && a.stride == 1 && a.pads == [0, 0])
+        self.axes.as_ref().iter().all(WindowAxis::is_plain)
     }
 
     /// Arithmetic operations.

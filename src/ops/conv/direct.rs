@@ -1,6 +1,6 @@
-//! Conv on the CPU: pointwise ones are one product, depthwise ones direct loops, large ones of 3 by 3 taps go
-//! through [`Winograd`], others over two dimensions through [`Channels`] or [`Shifted`], and the rest are products over
-//! column blocks.
+//! Conv on the CPU: depthwise ones are direct loops, large ones of 3 by 3 taps go through [`Winograd`], those of small images
+//! through [`Channels`], other pointwise ones are one product, others over two dimensions go through [`Shifted`], and the rest
+//! are products over column blocks.
 
 use super::After;
 use super::channels::Channels;
@@ -43,8 +43,7 @@ fn by_planes(d: &ConvDims) -> bool {
 
 /// The convolution of `f32` whose weights are worth packing.
 pub(super) fn channels(d: &ConvDims) -> Option<Channels> {
-    let others =
-        by_planes(d) || d.is_pointwise() || d.in_plane() == 0 || d.out_plane() == 0 || !tile::has_vectors();
+    let others = by_planes(d) || d.in_plane() == 0 || d.out_plane() == 0 || !tile::has_vectors();
     if others || Winograd::new(d.ic, d.oc, &d.axes).is_some() {
         return None;
     }

@@ -67,22 +67,25 @@ pub(super) struct Copied {
 impl Copied {
     /// The copy of the channels `step` that `part` reads, and where in it the operands of every row of the weights' matrix are.
     #[inline(always)]
-    pub(super) fn of_step(
-        &mut self,
+    pub(super) fn of_step<'a>(
+        &'a mut self,
         of: &Shifted,
         run: u64,
-        x: &[f32],
+        x: &'a [f32],
         step: Range<usize>,
         part: Part,
-    ) -> (&[f32], &[u32]) {
+    ) -> (&'a [f32], &'a [u32]) {
         let (layout, most) = (of.layout(part), of.channels());
+        if step.start == 0 {
+            of.place_taps(most, layout, &mut self.taps);
+        }
+        if let Some(plane) = of.plain(part) {
+            return (&x[step.start * plane..step.end * plane], &self.taps[..step.len()]);
+        }
         let needed = most * layout.plane + SLACK;
         if self.panel.len() < needed {
             self.of = None;
             self.panel.resize(needed, 0.0);
-        }
-        if step.start == 0 {
-            of.place_taps(most, layout, &mut self.taps);
         }
         let of_run = (step.len() == of.ic).then_some((run, part));
         if of_run.is_none() || self.of != of_run {
@@ -110,6 +113,8 @@ pub(super) struct Shifted {
     pub(super) ic: usize,
     pub(super) h: WindowAxis,
     pub(super) w: WindowAxis,
+    /// Rows of the weights' matrix, transposed, that are multiplied together, at most.
+    pub(super) most: usize,
 }
 
 /// Its operands: weights of `depth` elements for every output channel.
@@ -141,19 +146,19 @@ pub(super) struct Layout {
 }
 
 impl Shifted {
-    /// As [`Shifted::of`], and `None` where many of the places that tiles compute lie under the padding.
+    /// As [`Shifted::of`], and `None` for one tap and where many of the places that tiles compute lie under the padding.
     pub(super) fn new(ic: usize, axes: &[WindowAxis; 3]) -> Option<Shifted> {
-        Shifted::of(ic, axes).filter(|this| this.filled(1) >= 2.0 / 3.0)
+        Shifted::of(ic, axes).filter(|this| this.taps() > 1 && this.filled(1) >= 2.0 / 3.0)
     }
 
     /// `None` for windows over three dimensions or no channels, and where unfolded columns are smaller than the copy.
     pub(super) fn of(ic: usize, &[d, h, w]: &[WindowAxis; 3]) -> Option<Shifted> {
         let flat = d.kernel == 1 && d.input == 1 && d.output == 1 && d.pads == [0, 0];
         let (taps, outputs) = (h.kernel * w.kernel, h.output * w.output);
-        if !flat || ic * h.input * w.input == 0 || taps == 1 || outputs < LANES / 2 {
+        if !flat || ic * h.input * w.input == 0 || outputs < LANES / 2 {
             return None;
         }
-        let this = Shifted { ic, h, w };
+        let this = Shifted { ic, h, w, most: DEPTH };
         let of = |rows, columns| this.layout(Part { row: 0, rows, column: 0, columns });
         let small = of(1, w.output).plane <= taps * (w.output + w.kernel);
         // The places of taps are 32-bit numbers.
@@ -182,6 +187,23 @@ impl Shifted {
         rows.div_ceil(rows.div_ceil(each).max(1)).max(1)
     }
 
+    /// Elements of a plane of the input, where it lies as the copy of `part` would.
+    fn plain(&self, part: Part) -> Option<usize> {
+        let whole = |axis: &WindowAxis, n| axis.is_plain() && axis.output == n;
+        let lies = whole(&self.h, part.rows) && whole(&self.w, part.columns);
+        lies.then(|| part.rows * part.columns)
+    }
+
+    /// The same with `rows` rows in each one, which divide them, of plain axes.
+    pub(super) fn joined(self, rows: usize) -> Shifted {
+        let long = |axis: WindowAxis, by: [usize; 2]| WindowAxis {
+            input: axis.input / by[0] * by[1],
+            output: axis.output / by[0] * by[1],
+            ..axis
+        };
+        Shifted { h: long(self.h, [rows, 1]), w: long(self.w, [1, rows]), ..self }
+    }
+
     /// Elements of the copy of one row of the output, of the channels that are summed at once.
     pub(super) fn row_at_once(&self) -> usize {
         let layout = self.layout(Part { row: 0, rows: 1, column: 0, columns: self.w.output });
@@ -204,7 +226,7 @@ impl Shifted {
 
     /// Input channels that are summed at once.
     pub(super) fn channels(&self) -> usize {
-        let most = (DEPTH / self.taps()).max(1);
+        let most = (self.most / self.taps()).max(1);
         self.ic.div_ceil(self.ic.div_ceil(most).max(1))
     }
 
@@ -384,6 +406,16 @@ impl Shifted {
                 }
             }
         }
+    }
+
+    /// The rows of a channel of the input that `part` reads.
+    pub(super) fn read<'x>(&self, x: &'x [f32], channel: usize, part: Part) -> &'x [f32] {
+        let Shifted { h, w, .. } = *self;
+        let row = |at: usize| (at as i64 - h.pads[0]).clamp(0, h.input as i64) as usize;
+        let begin = part.row * h.stride;
+        let end = begin + (part.rows - 1) * h.stride + (h.kernel - 1) * h.dilation + 1;
+        let of_channel = channel * h.input;
+        &x[(of_channel + row(begin)) * w.input..(of_channel + row(end)) * w.input]
     }
 
     /// Writes the copy of some channels that `part` reads.

@@ -527,6 +527,32 @@ fn dots<S: Simd, const R: usize>(
     sums
 }
 
+/// Elements of a row whose place is computed once.
+const AT_ONCE: usize = 4;
+
+/// Rows in groups of elements, and those after them.
+type Groups<'a, const R: usize> = [(&'a [[f32; AT_ONCE]], &'a [f32]); R];
+
+/// `sums` and the products of element `U` of group `k` of each row with its vectors of the panel's part. No loop: one over `U`
+/// is not unrolled, and would keep the sums in memory.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+fn one_of<S: Simd, const R: usize, const V: usize, const U: usize>(
+    simd: S,
+    groups: &Groups<'_, R>,
+    k: usize,
+    part: &[S::f32s],
+    mut sums: [[S::f32s; V]; R],
+) -> [[S::f32s; V]; R] {
+    for i in 0..R {
+        let x = simd.splat_f32s(groups[i].0[k][U]);
+        for j in 0..V {
+            sums[i][j] = simd.mul_add_e_f32s(x, part[U * V + j], sums[i][j]);
+        }
+    }
+    sums
+}
+
 /// `sums` and the products of `R` rows with a panel of `V` vectors for each of their elements. An array of its own: what else a
 /// tile does with its sums keeps them in memory, and each step would store them all.
 #[inline(always)]
@@ -537,7 +563,17 @@ pub(super) fn accumulated<S: Simd, const R: usize, const V: usize>(
     panel: &[S::f32s],
     mut sums: [[S::f32s; V]; R],
 ) -> [[S::f32s; V]; R] {
-    for (k, b) in panel.chunks_exact(V).enumerate() {
+    // The compiler keeps the sums of other heights in memory here.
+    let unrolled = if R.is_multiple_of(4) { panel.len() / (AT_ONCE * V) * AT_ONCE } else { 0 };
+    let (fours, rest) = panel.split_at(unrolled * V);
+    let groups = a.map(|a| a.as_chunks::<AT_ONCE>());
+    for (k, b) in fours.chunks_exact(AT_ONCE * V).enumerate() {
+        sums = one_of::<S, R, V, 0>(simd, &groups, k, b, sums);
+        sums = one_of::<S, R, V, 1>(simd, &groups, k, b, sums);
+        sums = one_of::<S, R, V, 2>(simd, &groups, k, b, sums);
+        sums = one_of::<S, R, V, 3>(simd, &groups, k, b, sums);
+    }
+    for (k, b) in (unrolled..).zip(rest.chunks_exact(V)) {
         for i in 0..R {
             let x = simd.splat_f32s(a[i][k]);
             for j in 0..V {
