@@ -493,6 +493,7 @@ with generator.batch(texts=4) as batch:
             break
         except Stop:
             stops += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
     assert batch.idle
 assert sorted(number for number, _ in given) == list(range(TEXTS)), sorted(number for number, _ in given)
 assert all(text.tokens == whole.tokens and text.finish == "length" for _, text in given)
