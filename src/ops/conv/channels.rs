@@ -31,9 +31,8 @@ const LEAST_DEPTH: usize = 256;
 const FILLED: f64 = 0.97;
 /// The same of a product's places, where windows have one tap.
 const FILLED_OF_ONE: f64 = 0.9;
-/// Rows of the weights' matrix, transposed, that are multiplied together, at most: of a block they are half of a small first
-/// cache.
-const DEPTH: usize = 128;
+/// Weights of a block that are multiplied together, at most: half of a small first cache.
+const AT_ONCE: usize = 4 << 10;
 
 thread_local! {
     static WORK: Cell<Work> = Cell::new(Work::default());
@@ -64,7 +63,7 @@ impl Channels {
             1 => of.filled(lanes()) < FILLED_OF_ONE,
             _ => of.w.stride > 1 || of.filled(lanes()) < FILLED,
         };
-        (fits && pays).then_some(Channels { of: Shifted { most: DEPTH, ..of }, block })
+        (fits && pays).then_some(Channels { of: Shifted { most: AT_ONCE / block, ..of }, block })
     }
 
     /// Constant weights of all groups, as the tiles read them.
@@ -198,7 +197,8 @@ impl WithSimd for Task<'_, '_, '_> {
         // Blocks whose sums are not complete after a step.
         let open = if of.channels() < of.ic { outputs.len() / block } else { 1 };
         sums.resize(sums.len().max(open * each), 0.0);
-        let together = of.w.kernel == TOGETHER && of.w.stride == 1 && of.w.dilation == 1;
+        let beside = of.w.kernel == TOGETHER && of.w.stride == 1 && of.w.dilation == 1;
+        let together = S::F32_LANES > 8 && beside;
         let most = if together { most_places::<S, TOGETHER>() } else { most_places::<S, 1>() };
         let layout = of.layout(part);
         let (ahead, blocks) = (Ahead::new(), outputs.len() / block);
@@ -275,15 +275,14 @@ fn tile_of<S: Simd, const K: usize>(
     sums: &mut [S::f32s],
 ) {
     match n {
+        // Not with 16 registers, and no tile of them is wider.
+        _ if S::F32_LANES == 8 && (K > 1 || n > 6) => {}
         1 => tile::<S, 1, K>(simd, operands, start, sums),
         2 => tile::<S, 2, K>(simd, operands, start, sums),
         3 => tile::<S, 3, K>(simd, operands, start, sums),
         4 => tile::<S, 4, K>(simd, operands, start, sums),
-        // No tile of vectors of 8 elements is wider.
-        _ if S::F32_LANES == 8 && K > 1 => {}
         5 => tile::<S, 5, K>(simd, operands, start, sums),
         6 => tile::<S, 6, K>(simd, operands, start, sums),
-        _ if S::F32_LANES == 8 => {}
         7 => tile::<S, 7, K>(simd, operands, start, sums),
         8 => tile::<S, 8, K>(simd, operands, start, sums),
         9 => tile::<S, 9, K>(simd, operands, start, sums),
@@ -296,12 +295,11 @@ fn tile_of<S: Simd, const K: usize>(
     }
 }
 
-/// Places of a tile, at most: its sums, the taps of a row and an element of the input fill the registers.
+/// Places of a tile, at most: its sums, the weights and an element of the input fill the registers.
 #[inline(always)]
 fn most_places<S: Simd, const K: usize>() -> usize {
     match (S::F32_LANES, K) {
-        (8, 1) => 6,
-        (8, _) => 4,
+        (8, _) => 6,
         (_, 1) => 14,
         _ => 12,
     }
