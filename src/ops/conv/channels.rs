@@ -335,9 +335,21 @@ fn accumulated<S: Simd, const P: usize, const K: usize>(
     (panel, offsets, weights): (&[f32], &[u32], &[S::f32s]),
     mut sums: [[S::f32s; VECTORS]; P],
 ) -> [[S::f32s; VECTORS]; P] {
+    if K == 1 {
+        for (offset, weights) in offsets.iter().zip(weights.chunks_exact(VECTORS)) {
+            let x = &panel[*offset as usize..][..P];
+            for p in 0..P {
+                let x = simd.splat_f32s(x[p]);
+                for v in 0..VECTORS {
+                    sums[p][v] = simd.mul_add_e_f32s(x, weights[v], sums[p][v]);
+                }
+            }
+        }
+        return sums;
+    }
     // An element of the input is read once for all taps of a row that see it.
-    for (offset, weights) in offsets.iter().step_by(K).zip(weights.chunks_exact(K * VECTORS)) {
-        let x = &panel[*offset as usize..][..P + K - 1];
+    for (offset, weights) in offsets.chunks_exact(K).zip(weights.chunks_exact(K * VECTORS)) {
+        let x = &panel[offset[0] as usize..][..P + K - 1];
         for q in 0..P + K - 1 {
             let x = simd.splat_f32s(x[q]);
             for k in 0..K {

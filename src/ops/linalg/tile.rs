@@ -563,9 +563,11 @@ pub(super) fn accumulated<S: Simd, const R: usize, const V: usize>(
     panel: &[S::f32s],
     mut sums: [[S::f32s; V]; R],
 ) -> [[S::f32s; V]; R] {
-    // The compiler keeps the sums of other heights in memory here.
-    let unrolled = if R.is_multiple_of(4) { panel.len() / (AT_ONCE * V) * AT_ONCE } else { 0 };
-    let (fours, rest) = panel.split_at(unrolled * V);
+    // The compiler keeps the sums of other heights in memory there.
+    if !R.is_multiple_of(4) {
+        return one_by_one(simd, a, panel, sums);
+    }
+    let (fours, rest) = panel.split_at(panel.len() / (AT_ONCE * V) * (AT_ONCE * V));
     let groups = a.map(|a| a.as_chunks::<AT_ONCE>());
     for (k, b) in fours.chunks_exact(AT_ONCE * V).enumerate() {
         sums = one_of::<S, R, V, 0>(simd, &groups, k, b, sums);
@@ -573,7 +575,19 @@ pub(super) fn accumulated<S: Simd, const R: usize, const V: usize>(
         sums = one_of::<S, R, V, 2>(simd, &groups, k, b, sums);
         sums = one_of::<S, R, V, 3>(simd, &groups, k, b, sums);
     }
-    for (k, b) in (unrolled..).zip(rest.chunks_exact(V)) {
+    one_by_one(simd, groups.map(|(_, rest)| rest), rest, sums)
+}
+
+/// The same, of one element of each row after the other.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "constant indices keep the sums in registers")]
+fn one_by_one<S: Simd, const R: usize, const V: usize>(
+    simd: S,
+    a: [&[f32]; R],
+    panel: &[S::f32s],
+    mut sums: [[S::f32s; V]; R],
+) -> [[S::f32s; V]; R] {
+    for (k, b) in panel.chunks_exact(V).enumerate() {
         for i in 0..R {
             let x = simd.splat_f32s(a[i][k]);
             for j in 0..V {
