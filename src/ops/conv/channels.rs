@@ -33,6 +33,8 @@ const FILLED: f64 = 0.97;
 const FILLED_OF_ONE: f64 = 0.9;
 /// Weights of a block that are multiplied together, at most: half of a small first cache.
 const AT_ONCE: usize = 4 << 10;
+/// The bias of a block that has none.
+const NO_BIAS: &[f32] = &[0.0; VECTORS * LANES];
 
 thread_local! {
     static WORK: Cell<Work> = Cell::new(Work::default());
@@ -202,7 +204,7 @@ impl WithSimd for Task<'_, '_, '_> {
         let most = if together { most_places::<S, TOGETHER>() } else { most_places::<S, 1>() };
         let layout = of.layout(part);
         let (ahead, blocks) = (Ahead::new(), outputs.len() / block);
-        let tiles = part.rows * part.columns.div_ceil(most);
+        let count = part.rows * part.columns.div_ceil(most);
         let of_block = |step: &Range<usize>, i: usize| {
             let first = (channel + i * block) * depth + step.start * taps * block;
             &self.weights[first..][..step.len() * taps * block]
@@ -214,52 +216,86 @@ impl WithSimd for Task<'_, '_, '_> {
         while let Some(step) = steps.next() {
             let (panel, offsets) = copied.of_step(&of, self.run, self.x, step.clone(), part);
             let (first, last) = (step.start == 0, step.end * taps == depth);
-            let mut done = 0;
             for (i, outputs) in outputs.chunks_exact_mut(block).enumerate() {
                 let channel = channel + i * block;
-                let (weights, _) = S::as_simd_f32s(of_block(&step, i));
                 // Those of the next block come while these are multiplied.
                 let next = match steps.peek() {
                     _ if i + 1 < blocks => of_block(&step, i + 1),
                     Some(step) => of_block(step, 0),
                     None => &[],
                 };
-                let mut next = next.chunks(next.len().div_ceil(tiles).max(1));
-                let (own, _) = S::as_mut_simd_f32s(&mut sums[i % open * each..][..each]);
-                let mut start = [simd.splat_f32s(0.0); VECTORS];
-                if let Some(bias) = self.bias {
-                    start.copy_from_slice(&S::as_simd_f32s(&bias[channel..][..block]).0[..VECTORS]);
+                // So do the next step's channels.
+                if let Some(step) = steps.peek() {
+                    let at = |i: usize| step.start + step.len() * i / blocks;
+                    (at(i)..at(i + 1)).for_each(|c| ahead.fetch_second(of.read(self.x, c, part)));
                 }
-                let start = first.then_some(start);
-                for row in 0..part.rows {
-                    let mut column = 0;
-                    while column < part.columns {
-                        // Tiles of about the same width.
-                        let left = part.columns - column;
-                        let n = left.div_ceil(left.div_ceil(most));
-                        let panel = &panel[row * layout.pitch + column..];
-                        let sums = &mut own[(row * part.columns + column) * VECTORS..];
-                        ahead.fetch_second(next.next().unwrap_or_default());
-                        // So do the next step's channels.
-                        if let Some(step) = steps.peek() {
-                            let at = |done: usize| step.start + step.len() * done / (tiles * blocks);
-                            for c in at(done)..at(done + 1) {
-                                ahead.fetch_second(of.read(self.x, c, part));
-                            }
-                        }
-                        done += 1;
-                        let operands = (panel, offsets, weights);
-                        if together {
-                            tile_of::<S, TOGETHER>(simd, n, operands, start, sums);
-                        } else {
-                            tile_of::<S, 1>(simd, n, operands, start, sums);
-                        }
-                        column += n;
-                    }
+                let start = first.then(|| &self.bias.map_or(NO_BIAS, |bias| &bias[channel..])[..block]);
+                let own = &mut sums[i % open * each..][..each];
+                let tiles = Block {
+                    panel,
+                    offsets,
+                    weights: of_block(&step, i),
+                    next,
+                    each: next.len().div_ceil(count),
+                    start,
+                    sums: own,
+                    part,
+                    pitch: layout.pitch,
+                };
+                if together {
+                    simd.vectorize(Tiles::<TOGETHER>(tiles));
+                } else {
+                    simd.vectorize(Tiles::<1>(tiles));
                 }
                 if last {
+                    let (own, _) = S::as_mut_simd_f32s(own);
                     turn(simd, own, places, (self.at, self.bounds), outputs);
                 }
+            }
+        }
+    }
+}
+
+/// A block of channels over all places of a part, in one step.
+struct Block<'a> {
+    panel: &'a [f32],
+    offsets: &'a [u32],
+    weights: &'a [f32],
+    /// What is read after this block, and how much of it comes with each tile.
+    next: &'a [f32],
+    each: usize,
+    /// What the sums begin with; `None` where they go on.
+    start: Option<&'a [f32]>,
+    sums: &'a mut [f32],
+    part: Part,
+    pitch: usize,
+}
+
+/// Its tiles, of windows whose rows have `K` taps side by side.
+struct Tiles<'a, const K: usize>(Block<'a>);
+
+impl<const K: usize> WithSimd for Tiles<'_, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Block { panel, offsets, weights, next, each, start, sums, part, pitch } = self.0;
+        let most = most_places::<S, K>();
+        let (ahead, mut next) = (Ahead::new(), next.chunks(each.max(1)));
+        let (weights, _) = S::as_simd_f32s(weights);
+        let (sums, _) = S::as_mut_simd_f32s(sums);
+        let start = start.map(|start| S::as_simd_f32s(start).0);
+        for row in 0..part.rows {
+            let mut column = 0;
+            while column < part.columns {
+                // Tiles of about the same width.
+                let left = part.columns - column;
+                let n = left.div_ceil(left.div_ceil(most));
+                let panel = &panel[row * pitch + column..];
+                let sums = &mut sums[(row * part.columns + column) * VECTORS..];
+                ahead.fetch_second(next.next().unwrap_or_default());
+                tile_of::<S, K>(simd, n, (panel, offsets, weights), start, sums);
+                column += n;
             }
         }
     }
@@ -271,7 +307,7 @@ fn tile_of<S: Simd, const K: usize>(
     simd: S,
     n: usize,
     operands: (&[f32], &[u32], &[S::f32s]),
-    start: Option<[S::f32s; VECTORS]>,
+    start: Option<&[S::f32s]>,
     sums: &mut [S::f32s],
 ) {
     match n {
@@ -311,15 +347,13 @@ fn most_places<S: Simd, const K: usize>() -> usize {
 fn tile<S: Simd, const P: usize, const K: usize>(
     simd: S,
     (panel, offsets, weights): (&[f32], &[u32], &[S::f32s]),
-    start: Option<[S::f32s; VECTORS]>,
+    start: Option<&[S::f32s]>,
     sums: &mut [S::f32s],
 ) {
     let sums = &mut sums[..P * VECTORS];
-    let mut own = [start.unwrap_or([simd.splat_f32s(0.0); VECTORS]); P];
-    if start.is_none() {
-        for p in 0..P {
-            own[p].copy_from_slice(&sums[p * VECTORS..][..VECTORS]);
-        }
+    let mut own = [[simd.splat_f32s(0.0); VECTORS]; P];
+    for p in 0..P {
+        own[p].copy_from_slice(&start.unwrap_or(&sums[p * VECTORS..])[..VECTORS]);
     }
     let own = accumulated::<S, P, K>(simd, (panel, offsets, weights), own);
     for p in 0..P {
