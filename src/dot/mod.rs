@@ -426,6 +426,44 @@ pub(crate) trait WithDot {
     fn with<D: Dot>(self, dot: D) -> Self::Output;
 }
 
+/// Widens the `float16` numbers with the bits `from`, as many as `to` has.
+pub(crate) fn widen_halves(from: &[u16], to: &mut [f32]) {
+    match Unit::best() {
+        Unit::Portable(_) => wide(
+            #[inline(always)]
+            || {
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = simd::widen_half(*from);
+                }
+            },
+        ),
+        unit => unit.run(Widened { from, to }),
+    }
+}
+
+struct Widened<'a> {
+    from: &'a [u16],
+    to: &'a mut [f32],
+}
+
+impl WithDot for Widened<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with<D: Dot>(self, dot: D) {
+        let n = self.from.len().min(self.to.len());
+        let (from, rest) = self.from[..n].as_chunks::<8>();
+        let (to, last) = self.to[..n].as_chunks_mut::<8>();
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = dot.halves(*from);
+        }
+        let numbers = dot.halves(filled(rest));
+        for (to, number) in last.iter_mut().zip(numbers) {
+            *to = number;
+        }
+    }
+}
+
 /// The instructions that bytes are multiplied with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unit {

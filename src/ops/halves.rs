@@ -4,6 +4,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::par;
+use crate::dot::widen_halves;
 use crate::dtype::Element;
 use crate::simd::{self, wide};
 
@@ -42,11 +43,7 @@ impl Half for f16 {
     }
 
     fn widen_all(from: &[Self], to: &mut [f32]) {
-        // The crate converts eight at a time, by a call each.
-        wide(
-            #[inline(always)]
-            || to.iter_mut().zip(from).for_each(|(to, from)| *to = from.widen()),
-        );
+        widen_halves(from.reinterpret_cast(), to);
     }
 
     fn round_all(from: &[f32], to: &mut [Self]) {

@@ -273,6 +273,14 @@ impl<'c, T: Real> RealInputs<'c, T> {
         }
     }
 
+    /// As [`RealInputs::get`], also where the input stays `float16`.
+    pub(crate) fn widened(&self, index: usize, len: usize) -> Result<Cow<'c, [T]>, KernelError> {
+        match self.half(index, len)? {
+            Some(halves) => Ok(widened(halves)),
+            None => self.get(index, len).map(Cow::Borrowed),
+        }
+    }
+
     /// Input `index` of `len` elements of a type that is no float, if it was given.
     pub(crate) fn raw_opt<E: Element>(
         &self,

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::device::{MAX_ELEMENTS, Places, lower_scaled};
+use super::few::Rows;
 use super::scaled::{Attended, MaskData, MaskSteps, Scaled, Sink, Steps, check_sizes};
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::attention::Stage;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::movement::region::{self, Block, Piece, Source};
-use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};
+use crate::ops::real::{FLOATS, Real, RealInputs, RealIo, RealKernel, as_f32s_mut, check_len, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Port, Strided};
 use crate::shape::{Shape, ShapeError};
@@ -393,12 +394,21 @@ struct Run {
 }
 
 impl RealKernel for Run {
+    // Few queries read a few rows at a time.
+    const HALF: &'static [usize] = &[K, V];
+
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let Run { resolved, sizes, .. } = self;
         let s = &resolved.scaled;
         let (outputs, inputs) = io.outputs();
-        let [y, keys, values, scores] = outputs;
-        let new = [inputs.get(K, sizes[K])?, inputs.get(V, sizes[V])?];
+        let [mut y, keys, values, scores] = outputs;
+        if let (Some(y), None, None, None) = (&mut y, &keys, &values, &scores)
+            && self.run_few(&inputs, y)?
+        {
+            return Ok(());
+        }
+        let new = [inputs.widened(K, sizes[K])?, inputs.widened(V, sizes[V])?];
+        let new = [&new[0][..], &new[1][..]];
         let past = [inputs.get_opt(PAST_K, sizes[PAST_K])?, inputs.get_opt(PAST_V, sizes[PAST_V])?];
         let mut full = [new[0], new[1]];
         let steps = [resolved.k, resolved.v];
@@ -411,19 +421,45 @@ impl RealKernel for Run {
                 full[i] = cache;
             }
         }
-        let mask = match self.mask_is_bool {
-            true => MaskData::Bool(inputs.raw_opt::<u8>(MASK, sizes[MASK])?.unwrap_or(&[])),
-            false => inputs.get_opt(MASK, sizes[MASK])?.map_or(MaskData::None, MaskData::Add),
-        };
-        let lens = inputs.raw_opt::<i64>(LENS, sizes[LENS])?;
-        let given =
-            Attended { q: inputs.get(Q, sizes[Q])?, k: full[0], v: full[1], mask, lens, sink: Sink::None };
+        let given = self.given(&inputs, full)?;
         let Some(y) = y else { return Err(KernelError::Absent { index: 7 }) };
         check_len(7, y.len(), s.batch * s.q_heads * s.q_len * s.v_head)?;
         if let Some(scores) = &scores {
             check_len(10, scores.len(), s.batch * s.q_heads * s.q_len * s.kv_len)?;
         }
         s.attend(&given, y, scores.map(|out| (self.stage, out)))
+    }
+}
+
+impl Run {
+    fn given<'a, T: Real>(
+        &self,
+        inputs: &RealInputs<'a, T>,
+        [k, v]: [&'a [T]; 2],
+    ) -> Result<Attended<'a, T>, KernelError> {
+        let sizes = &self.sizes;
+        let mask = match self.mask_is_bool {
+            true => MaskData::Bool(inputs.raw_opt::<u8>(MASK, sizes[MASK])?.unwrap_or(&[])),
+            false => inputs.get_opt(MASK, sizes[MASK])?.map_or(MaskData::None, MaskData::Add),
+        };
+        let lens = inputs.raw_opt::<i64>(LENS, sizes[LENS])?;
+        Ok(Attended { q: inputs.get(Q, sizes[Q])?, k, v, mask, lens, sink: Sink::None })
+    }
+
+    /// Attends to keys and values of `float16` as they lie, where queries are few and nothing is before them. Returns whether
+    /// that is so.
+    fn run_few<T: Real>(&self, inputs: &RealInputs<'_, T>, y: &mut [T]) -> Result<bool, KernelError> {
+        let (s, sizes) = (&self.resolved.scaled, &self.sizes);
+        let (k, v) = (inputs.half(K, sizes[K])?, inputs.half(V, sizes[V])?);
+        let (Some(k), Some(v)) = (k, v) else { return Ok(false) };
+        if self.resolved.past || !s.is_few() {
+            return Ok(false);
+        }
+        check_len(7, y.len(), s.batch * s.q_heads * s.q_len * s.v_head)?;
+        let given = self.given(inputs, [&[], &[]])?;
+        let (Some(given), Some(y)) = (given.f32s(), as_f32s_mut(y)) else { return Ok(false) };
+        s.few_of(&given, [Rows::Halves(k, s.k), Rows::Halves(v, s.v)], y)?;
+        Ok(true)
     }
 }
 
@@ -445,7 +481,7 @@ pub(super) fn fill_cache<T: Real>(
             before.copy_from_slice(past.get(from..from + before.len()).ok_or_else(short)?);
         }
         for (r, row) in after.chunks_mut(size.max(1)).enumerate() {
-            let from = steps.first + b * steps.batch + h * steps.head + r * steps.row;
+            let from = steps.vector([b, h, r]);
             row.copy_from_slice(new.get(from..from + row.len()).ok_or_else(short)?);
         }
     }

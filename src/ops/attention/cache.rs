@@ -11,6 +11,7 @@ use crate::kernel::table::{params, spec, variants};
 use crate::ops::real::Real;
 use crate::ops::word::word;
 use crate::ops::{Lowering, OpError, Operand};
+use crate::simd::widen_half;
 
 /// What a cache of keys or values holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,26 +120,38 @@ impl CodedRows {
     }
 
     /// The numbers of a row of head `head`.
+    #[inline(always)]
     pub(super) fn decode<T: Real>(&self, row: &[u8], scales: &[T], head: usize, to: &mut [T]) {
-        match self.bits {
-            8 => to.iter_mut().zip(row).for_each(|(v, byte)| *v = T::from_f64(f64::from(*byte as i8))),
-            _ => to.chunks_mut(2).zip(row).for_each(|(pair, byte)| {
-                for (v, code) in pair.iter_mut().zip([byte & 15, byte >> 4]) {
-                    *v = T::from_f64(f64::from(code) - 8.0);
-                }
-            }),
+        if self.bits == 8 {
+            for (v, byte) in to.iter_mut().zip(row) {
+                *v = T::from_f64(f64::from(*byte as i8));
+            }
+        } else {
+            let number = |code: u8| T::from_f64(f64::from(code) - 8.0);
+            let (pairs, last) = to.as_chunks_mut::<2>();
+            for (pair, byte) in pairs.iter_mut().zip(row) {
+                *pair = [number(byte & 15), number(byte >> 4)];
+            }
+            for (v, byte) in last.iter_mut().zip(row.iter().skip(pairs.len())) {
+                *v = number(byte & 15);
+            }
         }
         if self.scales == CodeScales::Blocks {
             let all = row.get(self.scales_at()..).unwrap_or(&[]);
-            for (to, scale) in to.chunks_mut(CODE_BLOCK).zip(all.chunks_exact(2)) {
-                let scale = T::from_f64(f16::from_le_bytes([scale[0], scale[1]]).to_f64());
-                to.iter_mut().for_each(|v| *v *= scale);
+            for (to, scale) in to.chunks_mut(CODE_BLOCK).zip(all.as_chunks::<2>().0) {
+                let scale = T::from_f64(widen_half(u16::from_le_bytes(*scale)).into());
+                for v in to {
+                    *v *= scale;
+                }
             }
             return;
         }
-        to.iter_mut().enumerate().for_each(|(i, v)| *v *= self.scale(scales, head, i));
+        for (i, v) in to.iter_mut().enumerate() {
+            *v *= self.scale(scales, head, i);
+        }
     }
 
+    #[inline(always)]
     fn scale<T: Real>(&self, scales: &[T], head: usize, channel: usize) -> T {
         let at = if self.scales == CodeScales::Channels { head * self.size + channel } else { 0 };
         scales.get(at).copied().unwrap_or(T::ZERO)

@@ -68,7 +68,7 @@ impl Scaled {
                     (first..self.q_len.min(first + BLOCK)).map(move |i| (head, i))
                 });
                 let steps = &self.y;
-                let place = |(head, i)| batch * steps.batch + head * steps.head + i * steps.row;
+                let place = |(head, i)| steps.vector([batch, head, i]);
                 let y = queries.filter_map(|query| vectors.get_mut(place(query) / self.v_head)?.take());
                 jobs.push(Job { batch, kv, blocks, y: y.collect() });
             }
@@ -114,7 +114,7 @@ impl Scaled {
     ) -> Result<Laid, KernelError> {
         // The vectors from the first key on, the last of which is whole.
         let vectors = |all, of: &Steps, len: usize| {
-            let from = tail(all, of.first + batch * of.batch + head * of.head + keys.start * of.row)?;
+            let from = tail(all, of.vector([batch, head, keys.start]))?;
             let last = keys.len().checked_sub(1).map_or(0, |last| last * of.row + len);
             tail(from, last).map(|_| from)
         };
@@ -136,7 +136,7 @@ impl Scaled {
         y: &mut [&mut [f32]],
     ) -> Result<(), KernelError> {
         let Block { batch, head, first, rows, keys } = block;
-        let at = self.q.first + batch * self.q.batch + head * self.q.head + first * self.q.row;
+        let at = self.q.vector([batch, head, first]);
         let q = tail(given.q, at)?;
         tail(q, (rows - 1) * self.q.row + self.head)?;
         // Whole panels have some keys more than are seen.
@@ -168,13 +168,17 @@ impl Scaled {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::ops::attention::scaled::{MaskData, MaskSteps, Sink};
     use crate::ops::par::of_threads;
     use crate::ops::test_util::values;
 
-    fn scaled(heads: [usize; 2], [q_len, kv_len]: [usize; 2], [head, v_head]: [usize; 2]) -> Scaled {
+    pub(in super::super) fn scaled(
+        heads: [usize; 2],
+        [q_len, kv_len]: [usize; 2],
+        [head, v_head]: [usize; 2],
+    ) -> Scaled {
         let [q_heads, kv_heads] = heads;
         Scaled {
             batch: 2,
@@ -245,19 +249,45 @@ mod tests {
         }
     }
 
+    /// Checks what `plain` computes with every kind of mask and bound.
+    pub(in super::super) fn check_all(plain: &Scaled) {
+        let keys = plain.kv_len;
+        let mask = |len: usize| MaskSteps {
+            batch: plain.q_len * len,
+            head: 0,
+            row: len,
+            key: 1,
+            len,
+            elements: plain.batch * plain.q_len * len,
+        };
+        let masked = Scaled { mask: Some(mask(keys)), ..plain.clone() };
+        let causal = Scaled { causal: true, ..plain.clone() };
+        let window = Scaled { left: Some(9), right: Some(20), ..plain.clone() };
+        let all = [
+            plain.clone(),
+            causal.clone(),
+            masked.clone(),
+            window.clone(),
+            Scaled { softcap: 0.5, ..causal.clone() },
+            Scaled { left: Some(0), ..causal.clone() },
+            Scaled { mask: Some(mask(keys - 3)), ..window },
+            Scaled { scale: -0.5, ..plain.clone() },
+            Scaled { mask: masked.mask, ..causal },
+        ];
+        let lens = [keys as i64 - 5, 3];
+        for of in &all {
+            for lens in [None, Some(&lens[..])] {
+                check(of, lens, false, false);
+                check(of, lens, true, true);
+            }
+        }
+    }
+
     #[test]
     fn many_queries_attend_as_few() {
         if !has_vectors() {
             return;
         }
-        let mask = |of: &Scaled, len: usize| MaskSteps {
-            batch: of.q_len * len,
-            head: 0,
-            row: len,
-            key: 1,
-            len,
-            elements: of.batch * of.q_len * len,
-        };
         for (heads, rows, sizes) in [
             ([2, 2], [33, 33], [8, 8]),
             ([6, 2], [70, 130], [5, 40]),
@@ -266,27 +296,7 @@ mod tests {
         ] {
             let plain = scaled(heads, rows, sizes);
             assert!(plain.is_many());
-            let masked = Scaled { mask: Some(mask(&plain, rows[1])), ..plain.clone() };
-            let causal = Scaled { causal: true, ..plain.clone() };
-            let window = Scaled { left: Some(9), right: Some(20), ..plain.clone() };
-            let all = [
-                plain.clone(),
-                causal.clone(),
-                masked.clone(),
-                window.clone(),
-                Scaled { softcap: 0.5, ..causal.clone() },
-                Scaled { left: Some(0), ..causal.clone() },
-                Scaled { mask: Some(mask(&plain, rows[1] - 3)), ..window },
-                Scaled { scale: -0.5, ..plain.clone() },
-                Scaled { mask: masked.mask, ..causal },
-            ];
-            let lens = [rows[1] as i64 - 5, 3];
-            for of in &all {
-                for lens in [None, Some(&lens[..])] {
-                    check(of, lens, false, false);
-                    check(of, lens, true, true);
-                }
-            }
+            check_all(&plain);
         }
     }
 }

@@ -9,6 +9,7 @@ mod causal_conv;
 mod contrib_tests;
 mod device;
 mod experts;
+mod few;
 mod flex;
 mod gate;
 mod group_query;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::device::{Paged, Places, in_tiles, lower_scaled};
+use super::few::{ReadRows, Rows};
 use super::rotary::{Positions, Rotation, Tables};
 use super::scaled::{Attended, MaskData, Scaled, Sink, Steps, check_sizes};
 use super::{FLOATS_TO_32, count};
@@ -11,7 +12,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, Updated, check_len, real_kernel};
+use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, Updated, as_f32s_mut, check_len, real_kernel};
 use crate::ops::window::bad;
 use crate::ops::word::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
@@ -537,16 +538,7 @@ impl Resolved {
     ) -> Result<(Cow<'u, [T]>, Steps), KernelError> {
         let (g, size, rows) = (self.op.kv_heads, self.size, seen.len());
         let width = g * size;
-        let load = |at: usize, to: &mut [T]| {
-            let is_there = match cache {
-                Updated::Whole(cache) => {
-                    cache.get(at..at + to.len()).map(|from| to.copy_from_slice(from)).is_some()
-                }
-                Updated::Halves(cache) => cache.load(at, to),
-            };
-            let what = || format!("element {at} is beyond a cache in pages");
-            is_there.then_some(()).ok_or_else(|| KernelError::Value { what: what() })
-        };
+        let load = |at: usize, to: &mut [T]| load(cache, at, to);
         let steps = Steps { first: 0, batch: 0, head: size, row: width };
         let are_neighbours = || seen.windows(2).all(|pair| pair[1].1 == pair[0].1 + 1);
         if let (Updated::Whole(cache), [(_, first), ..], false) = (cache, seen, by_head)
@@ -598,17 +590,40 @@ impl Resolved {
         let sink = inputs.get_opt(SINKS, self.sizes[SINKS])?.map_or(Sink::None, Sink::Heads);
         for (b, span) in layout.spans.iter().enumerate().filter(|(_, span)| span.len > 0) {
             let seen = self.seen(layout.table, (b, *span))?;
+            let queries = Steps::rows_first(h, span.len, size);
+            let scaled = |at| self.scaled(1, [span.len, seen.len()], queries, at);
+            let given = |q, k, v| Attended { q, k, v, mask: MaskData::None, lens: None, sink };
+            let own = span.first * h * size..(span.first + span.len) * h * size;
+            let first = seen.first().map_or(0, |(j, _)| *j);
+            let is_whole =
+                seen.last().is_some_and(|(j, _)| *j - first + 1 == seen.len() && span.past >= first);
+            let offset = span.past.wrapping_sub(first);
+            let few = Scaled { offset, ..scaled(Steps::default()) };
+            if is_whole
+                && few.is_few()
+                && let (Some(given), Some(y)) =
+                    (given(&q[own.clone()], &[], &[]).f32s(), as_f32s_mut(&mut y[own.clone()]))
+            {
+                let read = |cache: &Updated<'_, T>, head: usize, first: usize, to: &mut [f32]| {
+                    let to = bytemuck::try_cast_slice_mut(to).unwrap_or_default();
+                    let mut rows = to.chunks_mut(size).zip(&seen[first..]);
+                    rows.try_for_each(|(to, (_, at))| load(cache, (at * g + head) * size, to))
+                };
+                let (keys, values) = (&*keys, &*values);
+                let rows: [&ReadRows<'_>; 2] =
+                    [&|[_, head], first, to| read(keys, head, first, to), &|[_, head], first, to| {
+                        read(values, head, first, to)
+                    }];
+                few.few_of(&given, rows.map(Rows::Read), y)?;
+                continue;
+            }
             // Many queries read keys that are neighbours faster than it takes to copy them.
             let by_head = span.len >= MANY_QUERIES;
             let ((k, at), (v, _)) =
                 (self.gather(keys, &seen, by_head)?, self.gather(values, &seen, by_head)?);
-            let queries = Steps::rows_first(h, span.len, size);
-            let scaled = self.scaled(1, [span.len, seen.len()], queries, at);
-            let given = |q, k, v| Attended { q, k, v, mask: MaskData::None, lens: None, sink };
-            let own = span.first * h * size..(span.first + span.len) * h * size;
-            let first = seen.first().map_or(0, |(j, _)| *j);
-            if seen.last().is_some_and(|(j, _)| *j - first + 1 == seen.len() && span.past >= first) {
-                let scaled = Scaled { offset: span.past - first, ..scaled };
+            let scaled = scaled(at);
+            if is_whole {
+                let scaled = Scaled { offset, ..scaled };
                 scaled.attend(&given(&q[own.clone()], &k, &v), &mut y[own], None)?;
                 continue;
             }
@@ -626,6 +641,16 @@ impl Resolved {
         }
         Ok(())
     }
+}
+
+/// Reads the elements from `at` on.
+fn load<T: Real>(cache: &Updated<'_, T>, at: usize, to: &mut [T]) -> Result<(), KernelError> {
+    let is_there = match cache {
+        Updated::Whole(cache) => cache.get(at..at + to.len()).map(|from| to.copy_from_slice(from)).is_some(),
+        Updated::Halves(cache) => cache.load(at, to),
+    };
+    let what = || format!("element {at} is beyond a cache in pages");
+    is_there.then_some(()).ok_or_else(|| KernelError::Value { what: what() })
 }
 
 impl RealKernel for Resolved {

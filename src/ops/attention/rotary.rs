@@ -189,7 +189,7 @@ impl Rotation {
         y: &mut [T],
     ) -> Result<(), KernelError> {
         let short = || KernelError::Value { what: "an operand of a rotation is too short".to_owned() };
-        let from = self.x.first + b * self.x.batch + h * self.x.head + i * self.x.row;
+        let from = self.x.vector([b, h, i]);
         let x = x.get(from..from + self.head).ok_or_else(short)?;
         let pairs = self.rotated / 2;
         if pairs > 0 {

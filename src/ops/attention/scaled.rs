@@ -38,6 +38,11 @@ impl Steps {
     pub(super) fn rows_first(heads: usize, rows: usize, size: usize) -> Steps {
         Steps { first: 0, batch: size * heads * rows, head: size, row: size * heads }
     }
+
+    /// The first element of the vector of a head of an element of the batch at a position.
+    pub(super) fn vector(&self, [batch, head, row]: [usize; 3]) -> usize {
+        self.first + batch * self.batch + head * self.head + row * self.row
+    }
 }
 
 /// How a mask is read: element `batch * b + head * h + row * i + key * j`, for keys `j < len` only; later keys
@@ -131,7 +136,7 @@ pub(super) struct Attended<'a, T> {
 
 impl<T: Real> Attended<'_, T> {
     /// The same where these are numbers of `f32`.
-    fn f32s(&self) -> Option<Attended<'_, f32>> {
+    pub(super) fn f32s(&self) -> Option<Attended<'_, f32>> {
         let mask = match self.mask {
             MaskData::None => MaskData::None,
             MaskData::Bool(mask) => MaskData::Bool(mask),
@@ -211,6 +216,12 @@ impl Scaled {
             && let (Some(given), Some(y)) = (given.f32s(), as_f32s_mut(y))
         {
             return self.many(&given, y);
+        }
+        if scores.is_none()
+            && self.is_few()
+            && let (Some(given), Some(y)) = (given.f32s(), as_f32s_mut(y))
+        {
+            return self.few(&given, y);
         }
         let (width, steps) = (self.v_head, self.y);
         // Sizes and steps of batch, heads and rows, in vectors.
@@ -298,9 +309,9 @@ impl Scaled {
             return Ok(());
         }
         let kv = head / self.share().max(1);
-        let q = tail(given.q, self.q.first + batch * self.q.batch + head * self.q.head + first * self.q.row)?;
-        let k = tail(given.k, self.k.first + batch * self.k.batch + kv * self.k.head + low * self.k.row)?;
-        let v = tail(given.v, self.v.first + batch * self.v.batch + kv * self.v.head + low * self.v.row)?;
+        let q = tail(given.q, self.q.vector([batch, head, first]))?;
+        let k = tail(given.k, self.k.vector([batch, kv, low]))?;
+        let v = tail(given.v, self.v.vector([batch, kv, low]))?;
         let mut own = Scratch::new(rows * keys);
         let left = Mat { data: q, row: if across { self.q.head } else { self.q.row }, col: 1 };
         let right = Mat { data: k, row: 1, col: self.k.row };
@@ -370,12 +381,27 @@ impl Scaled {
     /// As [`Scaled::row`], but for a factor of all of them, which it returns. `shown` is called with each stage before.
     pub(super) fn exponentials<T: Real>(
         &self,
+        given: (MaskData<'_, T>, Option<T>),
+        at: [usize; 4],
+        seen: (usize, usize),
+        row: &mut [T],
+        shown: Option<&mut Show<'_, T>>,
+    ) -> T {
+        let aside = |top: T| given.1.map_or(T::ZERO, |sink| (sink - top).exp());
+        let raised = self.raised(given, at, seen, row, shown);
+        raised.map_or(T::ONE, |(top, total)| T::ONE / (total + aside(top)))
+    }
+
+    /// As [`Scaled::exponentials`]; returns the number that scores are taken relative to, which is the largest of them and of
+    /// the sink, and the sum of the exponentials. `None` where no key is seen.
+    pub(super) fn raised<T: Real>(
+        &self,
         (mask, sink): (MaskData<'_, T>, Option<T>),
         at: [usize; 4],
         seen: (usize, usize),
         row: &mut [T],
         mut shown: Option<&mut Show<'_, T>>,
-    ) -> T {
+    ) -> Option<(T, T)> {
         let scale = T::from_f64(self.scale.into());
         // Differences are scaled where nothing else is done with the scores.
         let alone = shown.is_none() && self.softcap == 0.0 && self.mask.is_none() && sink.is_none();
@@ -413,29 +439,29 @@ impl Scaled {
         });
         if top == T::LOWEST {
             part.fill(T::ZERO);
-            return T::ONE;
+            return None;
         }
         let top = sink.filter(|s| *s > top).unwrap_or(top);
-        let aside = sink.map_or(T::ZERO, |s| (s - top).exp());
         let scale = if late { scale } else { T::ONE };
         if let Some(part) = as_f32s_mut(part) {
-            let [top, scale] = [top, scale].map(|x| x.to_f64() as f32);
-            return T::ONE / (T::from_f64(exponentials(part, top, scale).into()) + aside);
+            let numbers = [top, scale].map(|x| x.to_f64() as f32);
+            let total = exponentials(part, numbers[0], numbers[1]);
+            return Some((top * scale, T::from_f64(total.into())));
         }
-        wide(
+        let total = wide(
             #[inline(always)]
             || {
                 for s in part.iter_mut() {
                     *s = ((*s - top) * scale).exp();
                 }
-                let total = sum_of(
+                sum_of(
                     part,
                     #[inline(always)]
                     |s| s,
-                );
-                T::ONE / (total + aside)
+                )
             },
-        )
+        );
+        Some((top * scale, total))
     }
 
     fn add_mask<T: Real>(

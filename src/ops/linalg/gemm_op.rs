@@ -1,6 +1,5 @@
 //! Gemm: `alpha * A' * B' + beta * C` of two matrices.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::TYPES;
@@ -14,7 +13,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
 use crate::ops::quant::{QuantizedMatMul, SumsBecome};
-use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel, widened};
+use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{
     Activation, AttrReader, Cost, Lowering, Native, OpCx, OpError, Operand, Operator, Port, Quantized,
     Structure,
@@ -251,10 +250,7 @@ impl RealKernel for Run {
             let b = self.right(inputs.get(1, self.sizes[1])?);
             return product_around([m, n, k], a, b, y, n, around, Threads::All);
         }
-        let b = match half {
-            Some(b) => widened(b),
-            None => Cow::Borrowed(inputs.get(1, self.sizes[1])?),
-        };
+        let b = inputs.widened(1, self.sizes[1])?;
         let b = self.right(&b);
         if alpha == T::ONE {
             if let Some((c, strides)) = c {

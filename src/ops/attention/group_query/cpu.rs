@@ -1,12 +1,14 @@
 //! GroupQueryAttention on the CPU.
 
 use super::super::cache::CodedRows;
+use super::super::few::Rows;
 use super::super::rotary::{Positions, Rotation, Tables};
 use super::super::scaled::{Attended, MaskData, Scaled, Sink, Steps};
 use super::{ADDED, COS, IDS, K, K_SCALE, LAST, PAST_K, PAST_V, Q, Resolved, SIN, SINKS, V_SCALE};
+use crate::dtype::DType;
 use crate::kernel::KernelError;
 use crate::ops::par;
-use crate::ops::real::{Halves, Real, RealInputs, RealIo, RealKernel, Updated, check_len};
+use crate::ops::real::{Halves, Real, RealInputs, RealIo, RealKernel, Updated, as_f32s_mut, check_len};
 use crate::simd::wide;
 
 /// Tables of cosines and sines, given positions, and the last key of each sequence.
@@ -14,6 +16,12 @@ type Turning<'a, T> = (Tables<'a, T>, &'a [i64], &'a [i64]);
 
 /// The position of the result in errors.
 const Y: usize = 16;
+
+impl Scaled {
+    fn beyond(&self, row: usize) -> KernelError {
+        KernelError::Value { what: format!("row {row} is beyond a cache of {} rows", self.kv_len) }
+    }
+}
 
 impl Resolved {
     fn places<'a, T: Real>(
@@ -57,12 +65,12 @@ impl Resolved {
         moves.fill(new, tables, last, cache)
     }
 
-    /// The result, from whole keys and values.
+    /// The result.
     fn attend<T: Real>(
         &self,
         inputs: &RealInputs<'_, T>,
         (tables, ids, last): Turning<'_, T>,
-        [k, v]: [&[T]; 2],
+        caches: Caches<'_, T>,
         y: &mut [T],
     ) -> Result<(), KernelError> {
         let s = &self.scaled;
@@ -82,8 +90,32 @@ impl Resolved {
             None => Sink::None,
         };
         check_len(Y, y.len(), s.batch * s.q_len * s.q_heads * s.head)?;
-        s.attend(&Attended { q, k, v, mask, lens, sink }, y, None)
+        match caches {
+            Caches::Whole([k, v]) => s.attend(&Attended { q, k, v, mask, lens, sink }, y, None),
+            Caches::Stored([k, v]) => {
+                let absent = KernelError::Absent { index: Y };
+                let given = Attended { q, k: &[], v: &[], mask, lens, sink };
+                let (Some(given), Some(y)) = (given.f32s(), as_f32s_mut(y)) else { return Err(absent) };
+                let read = |of: &Stored<'_, T>, [b, h]: [usize; 2], first: usize, to: &mut [f32]| {
+                    let to = bytemuck::try_cast_slice_mut(to).unwrap_or_default();
+                    let is_there = of.rows(s, b * s.kv_heads + h, first, to);
+                    is_there.then_some(()).ok_or_else(|| s.beyond(first))
+                };
+                let rows = [
+                    Rows::Read(&|at, first, to| read(k, at, first, to)),
+                    Rows::Read(&|at, first, to| read(v, at, first, to)),
+                ];
+                s.few_of(&given, rows, y)
+            }
+        }
     }
+}
+
+/// The keys and the values.
+enum Caches<'a, T> {
+    Whole([&'a [T]; 2]),
+    /// Read as they lie, where queries are few.
+    Stored([&'a Stored<'a, T>; 2]),
 }
 
 /// A cache in another type than the one computed in.
@@ -105,48 +137,46 @@ impl<T: Real> Stored<'_, T> {
         }
     }
 
-    /// Reads the first rows of each head of each sequence: `to` has as many for each, of vectors of `size` elements. Returns
-    /// whether there are so many.
-    fn load(&self, s: &Scaled, rows: usize, to: &mut [T]) -> bool {
-        let (all, size) = (s.kv_len, s.head);
+    /// Reads rows of one head of one sequence from row `first` on, of vectors of `s.head` elements. Returns whether there are
+    /// so many.
+    fn rows(&self, s: &Scaled, head: usize, first: usize, to: &mut [T]) -> bool {
+        let first = head * s.kv_len + first;
         match self {
-            Stored::Halves(halves) => {
-                let mut heads = to.chunks_mut((rows * size).max(1)).enumerate();
-                heads.all(|(head, to)| halves.load(head * all * size, to))
-            }
-            Stored::Codes(codes, coded, scales) => {
-                let work = 4 * to.len();
-                let read: Result<(), ()> = par::try_rows(to, size, work, |n, to| {
-                    let (head, row) = (n / rows, n % rows);
-                    let from = (head * all + row) * coded.row;
-                    let row = codes.get(from..from + coded.row).ok_or(())?;
-                    wide(
-                        #[inline(always)]
-                        || coded.decode(row, scales, head % s.kv_heads, to),
-                    );
-                    Ok(())
-                });
-                read.is_ok()
-            }
+            Stored::Halves(halves) => halves.load(first * s.head, to),
+            Stored::Codes(codes, coded, scales) => wide(
+                #[inline(always)]
+                || {
+                    for (to, row) in to.chunks_mut(s.head.max(1)).zip(first..) {
+                        let row = codes.get(row * coded.row..(row + 1) * coded.row);
+                        let Some(row) = row else { return false };
+                        coded.decode(row, scales, head % s.kv_heads, to);
+                    }
+                    true
+                },
+            ),
         }
+    }
+
+    /// Reads the first rows of each head of each sequence: `to` has as many for each. Returns whether there are so many.
+    fn load(&self, s: &Scaled, rows: usize, to: &mut [T]) -> bool {
+        let work = 4 * to.len();
+        let read = par::try_rows(to, s.head, work, |n, to| {
+            self.rows(s, n / rows, n % rows, to).then_some(()).ok_or(())
+        });
+        read.is_ok()
     }
 }
 
 impl Resolved {
-    /// Writes the new keys or values (`n` is 1 or 2) into a cache and reads what is valid of it: of each sequence and head
-    /// `rows` rows.
+    /// Writes the new keys or values (`n` is 1 or 2) into a cache.
     fn update<T: Real>(
         &self,
         n: usize,
         inputs: &RealInputs<'_, T>,
         (tables, ids, last): Turning<'_, T>,
         cache: &mut Stored<'_, T>,
-        rows: usize,
-    ) -> Result<Vec<T>, KernelError> {
+    ) -> Result<(), KernelError> {
         let (s, moves) = (&self.scaled, &self.moves[n]);
-        let beyond = |row: usize| KernelError::Value {
-            what: format!("row {row} is beyond a cache of {} rows", s.kv_len),
-        };
         let mut new = vec![T::ZERO; s.batch * s.kv_heads * s.q_len * s.head];
         // The vectors one after the other, as a cache of the new rows alone.
         let aside = Rotation {
@@ -160,11 +190,17 @@ impl Resolved {
             let (b, h, i) = (at / (s.kv_heads * s.q_len), at / s.q_len % s.kv_heads, at % s.q_len);
             let row = moves.row(last, b, i)?;
             if row >= s.kv_len || !cache.store((b * s.kv_heads + h) * s.kv_len + row, h, vector) {
-                return Err(beyond(row));
+                return Err(s.beyond(row));
             }
         }
+        Ok(())
+    }
+
+    /// What is valid of a cache: of each sequence and head `rows` rows.
+    fn loaded<T: Real>(&self, cache: &Stored<'_, T>, rows: usize) -> Result<Vec<T>, KernelError> {
+        let s = &self.scaled;
         let mut valid = vec![T::ZERO; s.batch * s.kv_heads * rows * s.head];
-        if cache.load(s, rows, &mut valid) { Ok(valid) } else { Err(beyond(rows)) }
+        if cache.load(s, rows, &mut valid) { Ok(valid) } else { Err(s.beyond(rows)) }
     }
 
     /// Writes the new rows of both caches, and attends to what is valid of them.
@@ -176,13 +212,17 @@ impl Resolved {
         y: &mut [T],
     ) -> Result<(), KernelError> {
         let (s, (.., last)) = (&self.scaled, turning);
+        self.update(1, inputs, turning, &mut keys)?;
+        self.update(2, inputs, turning, &mut values)?;
+        if self.bounded() && s.is_few() && T::DTYPE == DType::F32 {
+            return self.attend(inputs, turning, Caches::Stored([&keys, &values]), y);
+        }
         let longest = last.iter().max().map_or(0, |n| (*n + 1).max(0) as usize);
         let rows = if self.bounded() { longest } else { s.q_len }.min(s.kv_len);
-        let keys = self.update(1, inputs, turning, &mut keys, rows)?;
-        let values = self.update(2, inputs, turning, &mut values, rows)?;
+        let (keys, values) = (self.loaded(&keys, rows)?, self.loaded(&values, rows)?);
         let at = Steps::heads_first(s.kv_heads, rows, s.head);
         let scaled = Scaled { kv_len: rows, k: at, v: at, ..s.clone() };
-        Resolved { scaled, ..self.clone() }.attend(inputs, turning, [&keys, &values], y)
+        Resolved { scaled, ..self.clone() }.attend(inputs, turning, Caches::Whole([&keys, &values]), y)
     }
 
     /// As [`RealKernel::run`], where the caches are updated in place.
@@ -199,7 +239,7 @@ impl Resolved {
                     check_len(Y + n, cache.len(), s.batch * s.kv_heads * s.kv_len * s.head)?;
                     self.append(n, &inputs, places, cache)?;
                 }
-                self.attend(&inputs, places, [keys, values], y)
+                self.attend(&inputs, places, Caches::Whole([keys, values]), y)
             }
             (Updated::Halves(keys), Updated::Halves(values)) => {
                 for (n, cache) in [(1, &keys), (2, &values)] {
@@ -284,6 +324,6 @@ impl RealKernel for Resolved {
             }
             self.append(n, &inputs, places, cache)?;
         }
-        self.attend(&inputs, places, [keys, values], y)
+        self.attend(&inputs, places, Caches::Whole([keys, values]), y)
     }
 }

@@ -1,7 +1,5 @@
 //! The native functions of MatMulNBits: rows in full precision, by codes where there are few of them.
 
-use std::borrow::Cow;
-
 use super::rounded::{self, Numbers, Weights};
 use super::{A, B, BIAS, MatMulNBits, SCALES, Sizes, ZEROS};
 use crate::dot::Unit;
@@ -9,7 +7,7 @@ use crate::kernel::KernelError;
 use crate::kernel::codes::nbits::Zeros;
 use crate::ops::linalg::coded::{self, FEW_ROWS};
 use crate::ops::linalg::gated::{Gate, GateKernel};
-use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, as_f32s, as_f32s_mut, widened};
+use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, as_f32s, as_f32s_mut};
 use crate::simd::wide;
 
 /// Sums in parallel.
@@ -97,10 +95,7 @@ impl GateKernel for Sizes {
             rounded::multiply(self, a, &weights, bias.and_then(as_f32s), y, unit);
             return Ok(());
         }
-        let scales = match half_scales {
-            Some(scales) => widened(scales),
-            None => Cow::Borrowed(inputs.get(scales_at, n * blocks)?),
-        };
+        let scales = inputs.widened(scales_at, n * blocks)?;
         let book = self.op.codes.numbers();
         let zero = |column: usize, j: usize| match (packed, numbers) {
             (Some(z), _) => f32::from(self.code(&z[column * self.op.zero_bytes()..], j)),
