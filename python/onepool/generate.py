@@ -54,7 +54,7 @@ class Features:
     """What the decoder goes on from; without any it is the token that the settings name."""
 
 
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]] | Features
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]] | Features
 """A text, numbers of tokens, messages of a chat (`[{"role": "user", "content": "Hello"}]`), or features of a sound."""
 
 
@@ -155,21 +155,21 @@ def _template_args(given: Mapping[str, Any] | None) -> dict[str, str]:
         raise ArrayTypeError(f"template_args: {error}") from None
 
 
-def _prompt(prompt: Prompt) -> str | list[int] | list[tuple[str, str]] | tuple[Any, list[int]]:
+def _prompt(prompt: Prompt) -> str | list[int] | list[str] | tuple[Any, list[int]]:
     if isinstance(prompt, str):
         return prompt
     if isinstance(prompt, Features):
         return prompt.array, list(prompt.tokens)
     if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
         raise ArrayTypeError(f"prompt: expected a text, tokens or messages, got {type(prompt).__name__}")
-    messages: list[tuple[str, str]] = []
+    messages: list[str] = []
     tokens: list[int] = []
     for part in prompt:
         if isinstance(part, Mapping):
             try:
-                messages.append((part["role"], part["content"]))
-            except KeyError as missing:
-                raise ArrayTypeError(f"prompt: the message {dict(part)!r} has no {missing}") from None
+                messages.append(json.dumps(dict(part)))
+            except (TypeError, ValueError) as error:
+                raise ArrayTypeError(f"prompt: the message {dict(part)!r}: {error}") from None
         elif isinstance(part, str):
             raise ArrayTypeError("prompt: expected a text, tokens or messages, got a list of texts")
         else:

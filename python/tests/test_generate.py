@@ -80,6 +80,8 @@ def test_chats(generator: Generator) -> None:
     made = generator.generate(messages, max_tokens=10, ignore_end=True)
     assert made.prompt_tokens == len(tokens)
     assert made.tokens == generator.generate(tokens, max_tokens=10, ignore_end=True).tokens
+    # Fields that the template does not read change nothing.
+    assert generator.tokens([messages[0], {**messages[1], "tool_calls": [{"id": 1}], "name": None}]) == tokens
 
 
 def test_a_text_is_given_up(generator: Generator) -> None:
@@ -137,7 +139,7 @@ def test_bad_input(generator: Generator, tmp_path: Path) -> None:
     for settings in ({"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 2.0}, {"repetition_penalty": 0.0}):
         with pytest.raises(onepool.ArgumentError, match="expected"):
             generator.stream("Hello", **settings)  # type: ignore[arg-type]
-    for prompt in (3, b"Hello", [1, "a"], [{"role": "user"}], [-1], [1 << 40], [1, {"role": "user", "content": "x"}]):
+    for prompt in (3, b"Hello", [1, "a"], [{"content": "x"}], [{"role": {1}}], [-1], [1 << 40], [1, {"role": "user", "content": "x"}]):
         with pytest.raises(TypeError, match="prompt"):
             generator.stream(prompt)  # type: ignore[arg-type]
     for empty in ([], ""):

@@ -639,8 +639,9 @@ typedef struct onepool_message {
     size_t struct_size;
     const char *role; /* "system", "user", "assistant" */
     const char *content;
+    const char *json; /* or in place of both an object in JSON, for other fields such as "tool_calls" */
 } onepool_message;
-#define ONEPOOL_MESSAGE_INIT { sizeof(onepool_message), NULL, NULL }
+#define ONEPOOL_MESSAGE_INIT { sizeof(onepool_message), NULL, NULL, NULL }
 
 /* What a text must be. */
 typedef enum onepool_grammar {

@@ -6,9 +6,9 @@
 
 namespace onepool {
 
-/// One message of a chat.
+/// One message of a chat: who says it and what, or in place of both an object in JSON with other fields, such as "tool_calls".
 struct Message {
-    std::string role, content;
+    std::string role = {}, content = {}, json = {};
 };
 
 /// How a text is made. What is not set is as the model's settings say.
@@ -45,7 +45,8 @@ struct RawText {
     RawText(const std::string &prompt, const TextOptions &given) : RawText(given) { options.text = prompt.c_str(); }
     RawText(const std::vector<Message> &chat, const TextOptions &given) : RawText(given) {
         for (const Message &message : chat) {
-            messages.push_back({sizeof(onepool_message), message.role.c_str(), message.content.c_str()});
+            const char *json = message.json.empty() ? nullptr : message.json.c_str();
+            messages.push_back({sizeof(onepool_message), message.role.c_str(), message.content.c_str(), json});
         }
         options.messages = messages.data();
         options.message_count = messages.size();

@@ -143,11 +143,7 @@ impl GeneratorObject {
 }
 
 pub(crate) fn failed(error: GenerateError) -> Failure {
-    let status = match &error {
-        GenerateError::Thread(_) => Status::OutOfMemory,
-        error => error.class().into(),
-    };
-    Failure::new(status, chain(&error))
+    Failure::new(error.class().into(), chain(&error))
 }
 
 /// Why a model cannot be opened.

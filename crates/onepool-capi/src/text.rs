@@ -56,6 +56,8 @@ pub struct ChatMessage {
     pub role: Text,
     /// What is said.
     pub content: Text,
+    /// In place of both: the whole message.
+    pub json: Text,
 }
 
 // SAFETY: `repr(C)`, begins with its size, holds pointers that may be anything.
@@ -173,6 +175,9 @@ pub(crate) fn prompt_of(options: &TextOptions) -> Result<OwnedPrompt, Failure> {
     }
     let message = |(i, message): (usize, &ChatMessage)| {
         let field = |name: &str| format!("options.messages[{i}].{name}");
+        if let Some(json) = message.json.optional(&field("json"))? {
+            return Message::from_json(&json).map_err(|e| Failure::argument(&field("json"), chain(&e)));
+        }
         Ok(Message::new(message.role.required(&field("role"))?, message.content.required(&field("content"))?))
     };
     Ok(OwnedPrompt::Chat(messages.iter().enumerate().map(message).collect::<Result<_, Failure>>()?))

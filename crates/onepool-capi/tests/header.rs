@@ -195,7 +195,7 @@ fn structures_and_numbers_are_those_of_rust() {
         std_dev,
         mean_count
     );
-    structure!(ChatMessage, "onepool_message", struct_size, role, content);
+    structure!(ChatMessage, "onepool_message", struct_size, role, content, json);
     structure!(
         TextOptions,
         "onepool_generate_options",

@@ -635,9 +635,8 @@ fn messages(args: &Args, text: &str, is_line: bool) -> Result<Vec<Message>, CliE
     let system = args.system.iter().map(|system| Message::new("system", system));
     let is_list = is_line && args.chat && text.trim_start().starts_with("[{");
     let said = match is_list {
-        true => serde_json::from_str(text).map_err(|e| {
-            CliError::usage(format!("a line of --prompts is no list of messages with role and content: {e}"))
-        })?,
+        true => serde_json::from_str(text)
+            .map_err(|e| CliError::usage(format!("a line of --prompts is no list of messages: {e}")))?,
         false => vec![Message::new("user", text)],
     };
     Ok(system.chain(said).collect())

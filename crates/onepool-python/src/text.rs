@@ -27,10 +27,13 @@ pub(crate) fn prompt_of(prompt: &Bound<'_, PyAny>) -> PyResult<OwnedPrompt> {
     if let Ok(tokens) = prompt.extract::<Vec<u32>>() {
         return Ok(OwnedPrompt::Tokens(tokens));
     }
-    let messages = prompt.extract::<Vec<(String, String)>>().map_err(|_| {
+    let messages = prompt.extract::<Vec<String>>().map_err(|_| {
         Class::ArrayType.says(prompt.py(), "prompt: expected a text, messages, or numbers of tokens from 0")
     })?;
-    Ok(OwnedPrompt::Chat(messages.into_iter().map(|(role, content)| Message::new(role, content)).collect()))
+    let messages = messages.iter().map(|json| Message::from_json(json)).collect::<Result<_, _>>();
+    messages
+        .map(OwnedPrompt::Chat)
+        .map_err(|e| Class::ArrayType.says(prompt.py(), format!("prompt: {}", chain(&e))))
 }
 
 /// How a text is made; what is not given is as the model's settings say.

@@ -10,6 +10,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, Value};
 use serde::{Deserialize, Serialize};
 
@@ -28,19 +29,45 @@ const MAX_PRINTED: usize = 256 << 20;
 /// Bytes that the longest text between two of its tags may have, printed in each step.
 const MAX_PLAIN: u64 = 512 << 20;
 
-/// One message of a chat.
+/// One message of a chat: what a chat template reads of it, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
-    /// Who says it: "system", "user", "assistant".
-    pub role: String,
-    /// What is said.
-    pub content: String,
-}
+#[serde(try_from = "Value", into = "Value")]
+pub struct Message(Value);
 
 impl Message {
-    /// What `role` says.
+    /// What `role` says: "system", "user", "assistant".
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Message { role: role.into(), content: content.into() }
+        let fields = [("role", role.into()), ("content", content.into())];
+        Message(fields.into_iter().map(|(name, text)| (name, Value::from(text))).collect())
+    }
+
+    /// A message with other fields: an object in JSON with a `role`, as OpenAI and the transformers library have them. So
+    /// calls of tools (`tool_calls`) and what these answer are given to templates that know them. The order of fields is kept.
+    ///
+    /// # Errors
+    /// [`GenerateError::Template`] for text that is no JSON, no object, or has no text as its `role`.
+    pub fn from_json(json: &str) -> Result<Self, GenerateError> {
+        serde_json::from_str(json).map_err(|e| GenerateError::Template(format!("a message: {e}")))
+    }
+}
+
+impl TryFrom<Value> for Message {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        if value.kind() != ValueKind::Map {
+            return Err(format!("expected an object, got: {}", value.kind()));
+        }
+        match value.get_attr("role") {
+            Ok(role) if role.as_str().is_some() => Ok(Message(value)),
+            _ => Err("it has no text as its \"role\"".to_owned()),
+        }
+    }
+}
+
+impl From<Message> for Value {
+    fn from(message: Message) -> Value {
+        message.0
     }
 }
 
@@ -94,7 +121,7 @@ impl ChatTemplate {
             ("documents", Value::from(())),
         ]);
         values.extend(args.0.iter().map(|(name, value)| (name.as_str(), value.clone())));
-        values.insert("messages", Value::from_serialize(messages));
+        values.insert("messages", messages.iter().map(|message| message.0.clone()).collect());
         let mut text = Limited(Vec::new());
         template.render_captured_to(Value::from_serialize(values), &mut text).map_err(|e| problem(&e))?;
         String::from_utf8(text.0).map_err(|e| GenerateError::Template(e.to_string()))
@@ -306,6 +333,36 @@ mod tests {
             |text: &str| prompt(template, &[message("user hi"), message(text)]).unwrap_err().to_string();
         assert!(said("assistant <|channel|>").contains("marks of '<|channel|>' in a message"));
         assert!(said("tool 1").contains("no answer before tool"));
+    }
+
+    /// Fields are what the message says, in its order; arguments of a call may be an object or a text.
+    #[test]
+    fn messages_may_call_tools() {
+        let template = "{% for m in messages %}[{{ m.role }}{% if m.tool_calls %}{% for call in m.tool_calls %} \
+            {{ call.function.name }}({{ call.function.arguments if call.function.arguments is string else \
+            call.function.arguments | tojson }}){% endfor %}{% elif m.content is string %} {{ m.content }}\
+            {% else %}{% for part in m.content %} {{ part.text }}{% endfor %}{% endif %}\
+            {% if m.tool_call_id is defined %} of {{ m.tool_call_id }}{% endif %}]{% endfor %}";
+        let messages = [
+            r#"{"role": "user", "content": [{"type": "text", "text": "how"}, {"type": "text", "text": "warm?"}]}"#,
+            r#"{"role": "assistant", "content": null, "tool_calls": [
+                {"type": "function", "function": {"name": "f", "arguments": {"to": "x", "at": [1, 2.5]}}},
+                {"type": "function", "function": {"name": "g", "arguments": "{}"}}]}"#,
+            r#"{"role": "tool", "tool_call_id": "1", "content": "21"}"#,
+        ];
+        let messages = messages.map(|json| Message::from_json(json).unwrap());
+        let wanted = r#"[user how warm?][assistant f({"to": "x", "at": [1, 2.5]}) g({})][tool 21 of 1]"#;
+        assert_eq!(prompt(template, &messages).unwrap(), wanted);
+        assert_eq!(
+            Message::from_json(r#"{"role": "user", "content": "x"}"#).unwrap(),
+            Message::new("user", "x")
+        );
+        let said = |json: &str| Message::from_json(json).unwrap_err().to_string();
+        assert!(said("[1]").contains("expected an object, got: sequence"), "{}", said("[1]"));
+        assert!(said(r#"{"content": "x"}"#).contains("no text as its \"role\""));
+        assert!(said(r#"{"role": 3}"#).contains("no text as its \"role\""));
+        assert!(said(r#"{"role": "#).contains("EOF"));
+        assert!(said(&"[".repeat(100_000)).contains("recursion limit"));
     }
 
     #[test]

@@ -37,6 +37,14 @@ int main(int argc, char **argv) {
     written.text = "Hello[{\"b\": 1, \"a\": 2}]!";
     /* A text has the mark of its begin. */
     CHECK(tokens(generator, &written, text) == count + 1 && !memcmp(text + 1, chat, count * sizeof(*chat)));
+    message.role = message.content = NULL;
+    message.json = "{\"role\": \"user\", \"content\": \"Hello\", \"tool_calls\": []}";
+    CHECK(tokens(generator, &options, text) == count && !memcmp(text, chat, count * sizeof(*chat)));
+    size_t none = 0;
+    message.json = "{\"content\": \"Hello\"}";
+    EXPECT(BAD, onepool_generator_tokens(generator, &options, text, 256, &none), "`options.messages[0].json`");
+    message = (onepool_message)ONEPOOL_MESSAGE_INIT;
+    message.role = "user", message.content = "Hello";
     told made = {0};
     options.max_tokens = 4;
     options.ignore_end = 1;

@@ -180,7 +180,7 @@ fn chats_have_arguments_and_may_be_whole() {
     let template = "{{ raise_exception(messages | tojson ~ (tools | tojson) ~ (deep | tojson)) }}";
     std::fs::write(Path::new(&model).join("chat_template.jinja"), template).unwrap();
     let (lines, tools) = (path("lines"), path("tools"));
-    let chat = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]"#;
+    let chat = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": null, "tool_calls": [{"b": 1, "a": 2}]}]"#;
     std::fs::write(&lines, chat).unwrap();
     std::fs::write(&tools, "[1]").unwrap();
     let given = ["generate", &model, "-d", "cpu", "--chat", "--prompts", &lines, "--tools", &tools];
