@@ -11,6 +11,13 @@ use crate::memory::image::Filter;
 pub use crate::tensor::{PackInPlaceFn, PackKey, PackLines, PackLinesFn, UnpackFn};
 use crate::tensor::{PackedForm, Tensor};
 
+/// Invocations of a work-group of most kernels, and of their work-groups for large problems: a device starts so many groups in
+/// a second, and 64 invocations that copy 16 bytes each are done before the next group can begin.
+const USUAL_GROUP: u32 = 64;
+const WIDE_GROUP: u32 = 256;
+/// Invocations from which on groups are wide: there are thousands of them, enough for every processor.
+const MANY_ITEMS: usize = 1 << 19;
+
 /// A tensor or scratch range that a step reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operand {
@@ -338,12 +345,29 @@ impl<'a> Lowering<'a> {
         params: &P,
         items: usize,
     ) -> Result<(), OpError> {
-        let local = kernel.info().local_size[0];
+        let info = kernel.info();
+        let (mut local, mut spec) = (info.local_size[0], spec.to_vec());
+        if items >= MANY_ITEMS
+            && let Some(id) = self.widens(info)
+        {
+            local = WIDE_GROUP;
+            spec.push((id, local));
+        }
         let groups = match items {
             0 => [0; 3],
             items => grid_1d(items as u64, local, self.device.limits.max_groups[0]),
         };
-        self.dispatch(kernel, spec, args, params, groups)
+        self.dispatch(kernel, &spec, args, params, groups)
+    }
+
+    /// The constant that makes the work-groups of a kernel wider, where a device starts fewer and wider ones sooner and the
+    /// kernel's invocations have nothing to do with each other.
+    fn widens(&self, info: &KernelInfo) -> Option<u32> {
+        let (device, limits) = (self.device, &self.device.limits);
+        let takes = limits.max_group_items.min(limits.max_group_size[0]) >= WIDE_GROUP;
+        let alone = info.shared_bytes == 0 && info.local_size == [USUAL_GROUP, 1, 1];
+        let pays = !matches!(device.kind, DeviceKind::Cpu) && !device.prefers_texels;
+        info.local_size_spec[0].filter(|_| takes && alone && pays)
     }
 
     /// Adds a dispatch of a module that is not in our table, with its specialization constants.
@@ -469,5 +493,62 @@ impl<'a> Lowering<'a> {
             return fail(format!("grid {groups:?} is beyond the device's {:?}", limits.max_groups));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::table::{params, spec};
+    use crate::kernel::{KernelId, id};
+
+    fn device(change: fn(&mut DeviceInfo)) -> DeviceInfo {
+        let mut device = crate::registry::Registry::with_defaults().find("sim:discrete").unwrap();
+        device.prefers_texels = false;
+        change(&mut device);
+        device
+    }
+
+    /// The work-groups and the constants for a problem of so many items.
+    fn dispatched(items: usize, change: fn(&mut DeviceInfo)) -> ([u32; 3], Vec<(u32, u32)>) {
+        let device = device(change);
+        let mut lower = Lowering::new(&device);
+        let args = vec![Operand::Unused; id::AXPB_F32.info().bindings.len()];
+        let params = params::Axpb { n: items as u32, a: 1.0, b: 0.0 };
+        lower.dispatch_1d(id::AXPB_F32, &[], &args, &params, items).unwrap();
+        match lower.finish().steps.as_slice() {
+            [Step::Dispatch { spec, groups, .. }] => (*groups, spec.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn large_problems_have_wide_groups_where_the_device_takes_them() {
+        let wide = vec![(spec::axpb::LOCAL_SIZE_X, WIDE_GROUP)];
+        assert_eq!(dispatched(MANY_ITEMS - 1, |_| {}), ([8192, 1, 1], vec![]));
+        assert_eq!(dispatched(MANY_ITEMS, |_| {}), ([2048, 1, 1], wide.clone()));
+        assert_eq!(dispatched(MANY_ITEMS + 1, |_| {}), ([2049, 1, 1], wide));
+        for change in [
+            |device: &mut DeviceInfo| device.limits.max_group_items = 128,
+            |device: &mut DeviceInfo| device.limits.max_group_size[0] = 128,
+            |device: &mut DeviceInfo| device.kind = DeviceKind::Cpu,
+            |device: &mut DeviceInfo| device.prefers_texels = true,
+        ] {
+            assert_eq!(dispatched(MANY_ITEMS, change), ([8192, 1, 1], vec![]));
+        }
+    }
+
+    /// What shares memory has the work-groups that it was written for.
+    #[test]
+    fn kernels_that_share_memory_stay_as_they_are() {
+        let device = device(|_| {});
+        let lower = Lowering::new(&device);
+        let (wide, own): (Vec<KernelId>, _) =
+            KernelId::all().partition(|kernel| lower.widens(kernel.info()).is_some());
+        assert!(wide.iter().all(|kernel| kernel.info().shared_bytes == 0));
+        let begins =
+            |kernels: &[KernelId], name| kernels.iter().any(|kernel| kernel.info().name.starts_with(name));
+        assert!(begins(&wide, "strided_copy") && begins(&wide, "axpb"));
+        assert!(begins(&own, "reduce") && begins(&own, "einsum"));
     }
 }

@@ -79,6 +79,7 @@ impl Operator for Transpose {
 #[cfg(all(test, feature = "vulkan"))]
 mod tests {
     use super::*;
+    use crate::backend::{DeviceInfo, DeviceKind};
     use crate::graph::Tensor;
     use crate::ops::test_util::{tensor_of, values};
     use crate::ops::testing::{Check, as_is, no_texels};
@@ -111,5 +112,18 @@ mod tests {
         }
         let empty = Tensor::new([0, 40], &[0f32; 0]).unwrap();
         Check::new(&Transpose { perm: None }, &[Some(empty)]).pretend(no_texels).run();
+    }
+
+    /// So many bytes that a card has wide work-groups for them, and the last one is not full.
+    #[test]
+    fn cards_move_many_elements_by_wide_groups() {
+        let card = |info: &mut DeviceInfo| {
+            no_texels(info);
+            info.kind = DeviceKind::Discrete;
+        };
+        let shape = [3, 179, 997];
+        let bytes: Vec<i8> = (0..shape.iter().product::<usize>()).map(|i| (i * 7 + i / 253) as i8).collect();
+        let x = Tensor::new(shape, &bytes).unwrap();
+        Check::new(&Transpose { perm: Some(vec![1, 0, 2]) }, &[Some(x)]).pretend(card).run();
     }
 }
