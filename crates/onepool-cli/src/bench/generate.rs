@@ -11,7 +11,7 @@ use crate::error::CliError;
 use crate::generate::{Common, SamplingArgs, SessionArgs};
 use crate::output::Output;
 use crate::table::Table;
-use onepool::generate::{Finish, GenerateOptions, Generator, Prompt};
+use onepool::generate::{CacheType, Finish, GenerateOptions, Generator, Prompt};
 
 /// Arguments of `onepool bench generate`.
 #[derive(Clone, Debug, clap::Args)]
@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// Tokens that the cache has room for. Without it as many as prompt and text need.
     #[arg(long, value_name = "TOKENS")]
     context: Option<usize>,
+    /// What the cache of a graph with GroupQueryAttention holds, as for `onepool generate`: f32, f16, q8 or q4.
+    #[arg(long, value_name = "TYPE")]
+    cache_type: Option<CacheType>,
     /// How many texts the medians are of, after one that is not counted.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
@@ -85,7 +88,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<ExitCode, CliError> {
 }
 
 fn rates(args: &Args, common: &Common, out: &mut Output) -> Result<ExitCode, CliError> {
-    let folder = args.sampling.open(&args.model)?;
+    let folder = args.sampling.open(&args.model)?.cache_type(args.cache_type);
     let sampling = args.sampling.over(folder.sampling());
     sampling.check()?;
     let (count, max_tokens) = (args.prompt_tokens as usize, args.max_tokens as usize);
