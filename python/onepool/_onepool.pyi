@@ -164,7 +164,7 @@ class Settings(TypedDict):
     lookup: int
     reuse: bool
 
-_Prompt: TypeAlias = str | list[int] | list[tuple[str, str]] | tuple[Any, list[int]]
+_Prompt: TypeAlias = str | list[int] | list[str] | tuple[Any, list[int]]
 _Row: TypeAlias = tuple[
     str,
     list[int],
