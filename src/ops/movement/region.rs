@@ -3,9 +3,10 @@
 use super::across::Across;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::codes::strided_copy::MAX_RANK;
+use crate::kernel::codes::transpose_pairs::TILE as PAIRS_TILE;
 use crate::kernel::codes::transpose_tile::{MAX_OUTER, TILE};
 use crate::kernel::table::{params, spec, variants};
-use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel, Unit, VECTOR_BYTES};
+use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel, Unit, VECTOR_BYTES, id};
 use crate::ops::strided::Nest;
 use crate::ops::word::{signed_word, word};
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, Passed, PassedBytes, par};
@@ -363,7 +364,17 @@ fn dispatch_tiles(
     if !is_transpose || !lower.grouped(TILE * TILE) {
         return Ok(false);
     }
-    let tiles: usize = dims[across].div_ceil(TILE) * dims[down].div_ceil(TILE);
+    // Elements of 16 bits in pairs, where these are whole words on both sides.
+    let even = |v: &[isize], contiguous: usize| {
+        let mut others = v.iter().enumerate().filter(|(d, _)| *d != contiguous);
+        others.all(|(_, stride)| stride % 2 == 0) && dims[contiguous].is_multiple_of(2)
+    };
+    let offsets = [block.src_offset, block.dst_offset];
+    let pairs = bytes == 2 && even(src, across) && even(dst, down) && offsets.iter().all(|at| at % 2 == 0);
+    let pairs = pairs && lower.can_run(id::TRANSPOSE_PAIRS);
+    let (side, unit) = if pairs { (PAIRS_TILE, 2) } else { (TILE, 1) };
+    let step = |stride: isize| signed_word(stride / unit);
+    let tiles: usize = dims[across].div_ceil(side) * dims[down].div_ceil(side);
     let n = tiles * outer.iter().map(|d| dims[*d]).product::<usize>();
     let mut p = params::TransposeTile {
         outer: [1; MAX_OUTER],
@@ -371,19 +382,37 @@ fn dispatch_tiles(
         outer_dst: [0; MAX_OUTER],
         across: word(dims[across])?,
         down: word(dims[down])?,
-        src_step: signed_word(src[down])?,
-        dst_step: signed_word(dst[across])?,
-        src_offset: signed_word(block.src_offset as isize)?,
-        dst_offset: signed_word(block.dst_offset as isize)?,
+        src_step: step(src[down])?,
+        dst_step: step(dst[across])?,
+        src_offset: step(block.src_offset as isize)?,
+        dst_offset: step(block.dst_offset as isize)?,
         n: word(n)?,
     };
     for (at, d) in outer.into_iter().enumerate() {
         p.outer[at] = word(dims[d])?;
-        p.outer_src[at] = signed_word(src[d])?;
-        p.outer_dst[at] = signed_word(dst[d])?;
+        p.outer_src[at] = step(src[d])?;
+        p.outer_dst[at] = step(dst[d])?;
     }
-    let kernel = variants::TransposeTile { t: Unit::Bytes(bytes) }.id()?;
-    lower.dispatch_rows(kernel, &[], &args, &p, n, true)?;
+    if pairs {
+        let params::TransposeTile { outer, outer_src, outer_dst, across, down, src_step, dst_step, .. } = p;
+        let params::TransposeTile { src_offset, dst_offset, n: tiles, .. } = p;
+        let p = params::TransposePairs {
+            outer,
+            outer_src,
+            outer_dst,
+            across,
+            down,
+            src_step,
+            dst_step,
+            src_offset,
+            dst_offset,
+            n: tiles,
+        };
+        lower.dispatch_rows(id::TRANSPOSE_PAIRS, &[], &args, &p, n, true)?;
+    } else {
+        let kernel = variants::TransposeTile { t: Unit::Bytes(bytes) }.id()?;
+        lower.dispatch_rows(kernel, &[], &args, &p, n, true)?;
+    }
     // A tile's line of words is one of the bus.
     lower.writes_in_order(2 * bytes);
     Ok(true)
