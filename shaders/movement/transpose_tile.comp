@@ -4,10 +4,18 @@
 // variant: b16  T=b16  HELD=uint   EXT_INT16=1
 // variant: b32  T=b32  HELD=uint
 // variant: b64  T=b64  HELD=uvec2
+// Elements of 16 bits, two at a time: sizes are even numbers of elements, strides and offsets are in words.
+// variant: b32_pairs  T=b32  HELD=uint  PAIRS=1
 #version 450
 #include "types.glsl"
 
-const uint TILE = 32u;  // rust: elements along each side of a tile
+const uint TILE = 32u;  // rust: words along each side of a tile
+#ifdef PAIRS
+const uint EACH = 2u;   // elements of a word
+#else
+const uint EACH = 1u;
+#endif
+const uint SIDE = TILE * EACH;
 const uint LINES = 8u;  // lines of a tile at a time
 #define MAX_OUTER 4     // rust: dimensions besides those two
 
@@ -30,7 +38,7 @@ layout(push_constant) uniform Params
     uint n;           // tiles
 } p;
 
-shared HELD tile[TILE][TILE + 1u];
+shared HELD tile[SIDE][TILE + 1u];
 
 void main()
 {
@@ -39,11 +47,11 @@ void main()
     if (left >= p.n) {
         return;
     }
-    uint columns = (p.across + TILE - 1u) / TILE;
-    uint rows = (p.down + TILE - 1u) / TILE;
-    uint x0 = left % columns * TILE;
+    uint columns = (p.across + SIDE - 1u) / SIDE;
+    uint rows = (p.down + SIDE - 1u) / SIDE;
+    uint x0 = left % columns * SIDE;
     left /= columns;
-    uint y0 = left % rows * TILE;
+    uint y0 = left % rows * SIDE;
     left /= rows;
     int from = p.src_offset;
     int to = p.dst_offset;
@@ -56,19 +64,27 @@ void main()
     }
     uint lane = gl_LocalInvocationIndex % TILE;
     uint line = gl_LocalInvocationIndex / TILE;
-    for (uint k = line; k < TILE; k += LINES) {
-        uint x = x0 + lane;
+    for (uint k = line; k < SIDE; k += LINES) {
+        uint x = x0 + EACH * lane;
         uint y = y0 + k;
         if (x < p.across && y < p.down) {
-            tile[k][lane] = HELD(src[from + int(x) + int(y) * p.src_step]);
+            tile[k][lane] = HELD(src[from + int(x / EACH) + int(y) * p.src_step]);
         }
     }
     barrier();
     for (uint k = line; k < TILE; k += LINES) {
-        uint x = x0 + k;
-        uint y = y0 + lane;
+        uint x = x0 + EACH * k;
+        uint y = y0 + EACH * lane;
         if (x < p.across && y < p.down) {
-            dst[to + int(y) + int(x) * p.dst_step] = T(tile[lane][k]);
+            int at = to + int(y / EACH) + int(x) * p.dst_step;
+#ifdef PAIRS
+            uint a = tile[2u * lane][k];
+            uint b = tile[2u * lane + 1u][k];
+            dst[at] = (a & 0xffffu) | (b << 16u);
+            dst[at + p.dst_step] = (a >> 16u) | (b & 0xffff0000u);
+#else
+            dst[at] = T(tile[lane][k]);
+#endif
         }
     }
 }

@@ -3,10 +3,9 @@
 use super::across::Across;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::codes::strided_copy::MAX_RANK;
-use crate::kernel::codes::transpose_pairs::TILE as PAIRS_TILE;
 use crate::kernel::codes::transpose_tile::{MAX_OUTER, TILE};
 use crate::kernel::table::{params, spec, variants};
-use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel, Unit, VECTOR_BYTES, id};
+use crate::kernel::{KernelError, KernelId, NativeArgs, NativeKernel, Unit, VECTOR_BYTES};
 use crate::ops::strided::Nest;
 use crate::ops::word::{signed_word, word};
 use crate::ops::{Lowering, OpCx, OpError, Operand, PackKey, Passed, PassedBytes, par};
@@ -371,9 +370,9 @@ fn dispatch_tiles(
     };
     let offsets = [block.src_offset, block.dst_offset];
     let pairs = bytes == 2 && even(src, across) && even(dst, down) && offsets.iter().all(|at| at % 2 == 0);
-    let pairs = pairs && lower.can_run(id::TRANSPOSE_PAIRS);
-    let (side, unit) = if pairs { (PAIRS_TILE, 2) } else { (TILE, 1) };
-    let step = |stride: isize| signed_word(stride / unit);
+    let (each, unit) = if pairs { (2, 4) } else { (1, bytes) };
+    let (kernel, side) = (variants::TransposeTile { t: Unit::Bytes(unit), pairs }.id()?, TILE * each);
+    let step = |stride: isize| signed_word(stride / each as isize);
     let tiles: usize = dims[across].div_ceil(side) * dims[down].div_ceil(side);
     let n = tiles * outer.iter().map(|d| dims[*d]).product::<usize>();
     let mut p = params::TransposeTile {
@@ -393,26 +392,7 @@ fn dispatch_tiles(
         p.outer_src[at] = step(src[d])?;
         p.outer_dst[at] = step(dst[d])?;
     }
-    if pairs {
-        let params::TransposeTile { outer, outer_src, outer_dst, across, down, src_step, dst_step, .. } = p;
-        let params::TransposeTile { src_offset, dst_offset, n: tiles, .. } = p;
-        let p = params::TransposePairs {
-            outer,
-            outer_src,
-            outer_dst,
-            across,
-            down,
-            src_step,
-            dst_step,
-            src_offset,
-            dst_offset,
-            n: tiles,
-        };
-        lower.dispatch_rows(id::TRANSPOSE_PAIRS, &[], &args, &p, n, true)?;
-    } else {
-        let kernel = variants::TransposeTile { t: Unit::Bytes(bytes) }.id()?;
-        lower.dispatch_rows(kernel, &[], &args, &p, n, true)?;
-    }
+    lower.dispatch_rows(kernel, &[], &args, &p, n, true)?;
     // A tile's line of words is one of the bus.
     lower.writes_in_order(2 * bytes);
     Ok(true)
