@@ -454,6 +454,12 @@ pub(crate) fn as_f32s_mut<T: Element>(values: &mut [T]) -> Option<&mut [f32]> {
     (T::DTYPE == DType::F32).then(|| bytemuck::try_cast_slice_mut(values).ok()).flatten()
 }
 
+/// Elements of `f32` as those that are computed with, to write, where they are the same.
+pub(crate) fn of_f32s_mut<T: Element>(values: &mut [f32]) -> Result<&mut [T], KernelError> {
+    let same = (T::DTYPE == DType::F32).then(|| bytemuck::try_cast_slice_mut(values).ok()).flatten();
+    same.ok_or_else(|| KernelError::Value { what: format!("elements of f32 are none of {}", T::DTYPE) })
+}
+
 /// The elements as what they are, where they are `f64`, to write.
 pub(crate) fn as_f64s_mut<T: Element>(values: &mut [T]) -> Option<&mut [f64]> {
     (T::DTYPE == DType::F64).then(|| bytemuck::try_cast_slice_mut(values).ok()).flatten()

@@ -12,7 +12,9 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::real::{Real, RealInputs, RealIo, RealKernel, Updated, as_f32s_mut, check_len, real_kernel};
+use crate::ops::real::{
+    Real, RealInputs, RealIo, RealKernel, Updated, as_f32s_mut, check_len, of_f32s_mut, real_kernel,
+};
 use crate::ops::window::bad;
 use crate::ops::word::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
@@ -605,8 +607,7 @@ impl Resolved {
                     (given(&q[own.clone()], &[], &[]).f32s(), as_f32s_mut(&mut y[own.clone()]))
             {
                 let read = |cache: &Updated<'_, T>, head: usize, first: usize, to: &mut [f32]| {
-                    let to = bytemuck::try_cast_slice_mut(to).unwrap_or_default();
-                    let mut rows = to.chunks_mut(size).zip(&seen[first..]);
+                    let mut rows = of_f32s_mut(to)?.chunks_mut(size).zip(&seen[first..]);
                     rows.try_for_each(|(to, (_, at))| load(cache, (at * g + head) * size, to))
                 };
                 let (keys, values) = (&*keys, &*values);

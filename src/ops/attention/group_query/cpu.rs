@@ -8,7 +8,9 @@ use super::{ADDED, COS, IDS, K, K_SCALE, LAST, PAST_K, PAST_V, Q, Resolved, SIN,
 use crate::dtype::DType;
 use crate::kernel::KernelError;
 use crate::ops::par;
-use crate::ops::real::{Halves, Real, RealInputs, RealIo, RealKernel, Updated, as_f32s_mut, check_len};
+use crate::ops::real::{
+    Halves, Real, RealInputs, RealIo, RealKernel, Updated, as_f32s_mut, check_len, of_f32s_mut,
+};
 use crate::simd::wide;
 
 /// Tables of cosines and sines, given positions, and the last key of each sequence.
@@ -97,8 +99,7 @@ impl Resolved {
                 let given = Attended { q, k: &[], v: &[], mask, lens, sink };
                 let (Some(given), Some(y)) = (given.f32s(), as_f32s_mut(y)) else { return Err(absent) };
                 let read = |of: &Stored<'_, T>, [b, h]: [usize; 2], first: usize, to: &mut [f32]| {
-                    let to = bytemuck::try_cast_slice_mut(to).unwrap_or_default();
-                    let is_there = of.rows(s, b * s.kv_heads + h, first, to);
+                    let is_there = of.rows(s, b * s.kv_heads + h, first, of_f32s_mut(to)?);
                     is_there.then_some(()).ok_or_else(|| s.beyond(first))
                 };
                 let rows = [
