@@ -139,7 +139,10 @@ def test_bad_input(generator: Generator, tmp_path: Path) -> None:
     for settings in ({"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 2.0}, {"repetition_penalty": 0.0}):
         with pytest.raises(onepool.ArgumentError, match="expected"):
             generator.stream("Hello", **settings)  # type: ignore[arg-type]
-    for prompt in (3, b"Hello", [1, "a"], [{"content": "x"}], [{"role": {1}}], [-1], [1 << 40], [1, {"role": "user", "content": "x"}]):
+    for prompt in (3, b"Hello", [1, "a"], [{"role": "user"}], [-1], [1 << 40], [1, {"role": "user", "content": "x"}]):
+        with pytest.raises(TypeError, match="prompt"):
+            generator.stream(prompt)  # type: ignore[arg-type]
+    for prompt in ([{"content": "x"}], [{"role": {1}, "content": "x"}]):
         with pytest.raises(TypeError, match="prompt"):
             generator.stream(prompt)  # type: ignore[arg-type]
     for empty in ([], ""):

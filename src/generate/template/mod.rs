@@ -45,7 +45,7 @@ impl Message {
     /// calls of tools (`tool_calls`) and what these answer are given to templates that know them. The order of fields is kept.
     ///
     /// # Errors
-    /// [`GenerateError::Template`] for text that is no JSON, no object, or has no text as its `role`.
+    /// [`GenerateError::Template`] for text that is no JSON or no object, or has no text as its `role`, or neither `content` nor `tool_calls`.
     pub fn from_json(json: &str) -> Result<Self, GenerateError> {
         serde_json::from_str(json).map_err(|e| GenerateError::Template(format!("a message: {e}")))
     }
@@ -58,10 +58,14 @@ impl TryFrom<Value> for Message {
         if value.kind() != ValueKind::Map {
             return Err(format!("expected an object, got: {}", value.kind()));
         }
-        match value.get_attr("role") {
-            Ok(role) if role.as_str().is_some() => Ok(Message(value)),
-            _ => Err("it has no text as its \"role\"".to_owned()),
+        let field = |name: &str| value.get_attr(name).ok().filter(|field| !field.is_undefined());
+        if field("role").is_none_or(|role| role.as_str().is_none()) {
+            return Err("it has no text as its \"role\"".to_owned());
         }
+        if field("content").or(field("tool_calls")).is_none() {
+            return Err("it has no \"content\" and no \"tool_calls\"".to_owned());
+        }
+        Ok(Message(value))
     }
 }
 
@@ -361,6 +365,8 @@ mod tests {
         assert!(said("[1]").contains("expected an object, got: sequence"), "{}", said("[1]"));
         assert!(said(r#"{"content": "x"}"#).contains("no text as its \"role\""));
         assert!(said(r#"{"role": 3}"#).contains("no text as its \"role\""));
+        assert!(said(r#"{"role": "user"}"#).contains("no \"content\" and no \"tool_calls\""));
+        assert!(Message::from_json(r#"{"role": "assistant", "tool_calls": []}"#).is_ok());
         assert!(said(r#"{"role": "#).contains("EOF"));
         assert!(said(&"[".repeat(100_000)).contains("recursion limit"));
     }
