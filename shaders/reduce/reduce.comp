@@ -19,6 +19,7 @@
 // variant: f16_total_wide TX=f32 TY=f16 ACC=float FLOAT=1 GROUPED=1 WIDE=1 VEC=vec4 ACC4=vec4 EXT_STORAGE16
 // variant: i32_wide TX=i32 TY=i32 ACC=int GROUPED=1 WIDE=1 VEC=ivec4 ACC4=ivec4
 #version 450
+#extension GL_EXT_control_flow_attributes : require
 #include "types.glsl"
 #include "spec.glsl"
 #include "grid.glsl"
@@ -51,6 +52,7 @@ SPEC(6, uint, TEAM, 64u);      // a power of two
 #else
 LOCAL_SIZE(0, 64);
 #endif
+#define AT_ONCE 16u  // elements that an invocation loads at once
 #define MAX_RANK 5  // rust: dimensions kept, and dimensions reduced
 SPEC(1, uint, KEPT, 4u);      // dimensions kept
 SPEC(2, uint, REDUCED, 4u);   // dimensions reduced
@@ -314,7 +316,18 @@ void main()
     for (uint o = 0u; o < p.outer; ++o) {
         int row = base + row_of(o);
         ACC part = picks ? mapped(ACC(x[row])) : neutral;
-        for (uint k = 0u; k < p.inner; ++k) {
+        uint k = 0u;
+        // These loads wait together.
+        for (; k + AT_ONCE <= p.inner; k += AT_ONCE) {
+            ACC loaded[AT_ONCE];
+            [[unroll]] for (uint j = 0u; j < AT_ONCE; ++j) {
+                loaded[j] = ACC(x[row + int(k + j) * step]);
+            }
+            [[unroll]] for (uint j = 0u; j < AT_ONCE; ++j) {
+                part = combined(COMBINE, part, mapped(loaded[j]));
+            }
+        }
+        for (; k < p.inner; ++k) {
             part = combined(COMBINE, part, mapped(ACC(x[row + int(k) * step])));
         }
         acc = combined(COMBINE, acc, part);

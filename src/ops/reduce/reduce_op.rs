@@ -30,8 +30,8 @@ struct Cut {
 impl Cut {
     /// For `n` results, each done by an invocation or, in `groups`, by a team of them.
     fn of(lower: &Lowering<'_>, n: usize, groups: bool) -> Cut {
-        /// Invocations that keep a large device busy.
-        const MANY: usize = 1 << 18;
+        /// Invocations that keep a large device busy: each has several loads at once.
+        const MANY: usize = 1 << 16;
         match (groups, lower.device().kind == DeviceKind::Cpu) {
             (true, _) => Cut { few: 1024, long: 8192, parts: 1024 },
             // Few cores: a second stage costs more than it brings.
@@ -699,13 +699,15 @@ mod tests {
     #[test]
     fn rows_are_the_same_by_invocations_and_by_groups() {
         use ReduceKind::*;
-        // Rows of whole vectors, of others, over an outer dimension too, and few long ones.
-        let cases: [(&[usize], &[i64]); 5] = [
+        // Rows of whole vectors, of others, over an outer dimension too, few long ones, and columns of several blocks of loads.
+        let cases: [(&[usize], &[i64]); 7] = [
             (&[3, 5, 64], &[2]),
             (&[3, 2, 37], &[2]),
             (&[4, 3, 36], &[0, 2]),
             (&[2, 3, 33], &[0, 2]),
             (&[2, 16_384], &[1]),
+            (&[37, 6], &[0]),
+            (&[2, 33, 5], &[0, 1]),
         ];
         for (shape, axes) in cases {
             for kind in [L1, L2, LogSum, LogSumExp, Max, Mean, Min, Sum, SumSquare] {
@@ -739,6 +741,11 @@ mod tests {
                 let y = Check::new(&reduce_of(kind, &[1]), &[Some(x.clone())]).pretend(no_texels).run();
                 let y = y[0].to_f32s().unwrap();
                 assert!(y[0].is_nan() && !y[1].is_nan(), "{kind:?} {y:?}");
+                let turned: Vec<f32> = (0..256).map(|i| bytes[i % 2 * 128 + i / 2]).collect();
+                let x = Tensor::new([128, 2], &turned).unwrap();
+                let y = Check::new(&reduce_of(kind, &[0]), &[Some(x)]).run();
+                let y = y[0].to_f32s().unwrap();
+                assert!(y[0].is_nan() && !y[1].is_nan(), "{kind:?} of columns {y:?}");
             }
         }
     }
