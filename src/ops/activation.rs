@@ -126,9 +126,19 @@ impl Pointwise {
     pub(crate) fn apply<T: Real>(&self, values: &mut [T]) {
         /// Elements that are copied at once.
         const COPIED: usize = 128;
+        /// Elements of the longest vector.
+        const LANES: usize = 16;
         let loops = self.function.loops();
         if let Some(values) = as_f32s_mut(values) {
-            (loops.f32_in_place)(values, self.params);
+            let (whole, rest) = values.split_at_mut(values.len() / LANES * LANES);
+            (loops.f32_in_place)(whole, self.params);
+            // One by one these would take as long as many vectors.
+            if !rest.is_empty() {
+                let mut vector = [0.0; LANES];
+                vector[..rest.len()].copy_from_slice(rest);
+                (loops.f32_in_place)(&mut vector, self.params);
+                rest.copy_from_slice(&vector[..rest.len()]);
+            }
         } else if let Some(values) = as_f64s_mut(values) {
             let mut x = [0.0; COPIED];
             for values in values.chunks_mut(COPIED) {

@@ -25,8 +25,9 @@ use crate::simd::arch;
 const VECTORS: usize = 2;
 /// Taps side by side that a tile reads together.
 const TOGETHER: usize = 3;
-/// The shortest sums for which it pays to turn them around.
+/// The shortest sums for which it pays to turn them around, and those of windows of one tap.
 const LEAST_DEPTH: usize = 256;
+const LEAST_DEPTH_OF_ONE: usize = 128;
 /// Of the places that [`Shifted`] computes, the share above which it is as fast.
 const FILLED: f64 = 0.97;
 /// The same of a product's places, where windows have one tap.
@@ -60,11 +61,11 @@ impl Channels {
     pub(super) fn new(ic: usize, oc: usize, axes: &[WindowAxis; 3]) -> Option<Channels> {
         let (of, block) = (Shifted::of(ic, axes)?, VECTORS * lanes());
         let small = of.row_at_once() <= 2 * PANEL && of.w.output * block <= PANEL;
-        let fits = oc > 0 && oc.is_multiple_of(block) && of.depth() >= LEAST_DEPTH && small;
-        let pays = match of.taps() {
-            1 => of.filled(lanes()) < FILLED_OF_ONE,
-            _ => of.w.stride > 1 || of.filled(lanes()) < FILLED,
+        let (least, pays) = match of.taps() {
+            1 => (LEAST_DEPTH_OF_ONE, of.filled(lanes()) < FILLED_OF_ONE),
+            _ => (LEAST_DEPTH, of.w.stride > 1 || of.filled(lanes()) < FILLED),
         };
+        let fits = oc > 0 && oc.is_multiple_of(block) && of.depth() >= least && small;
         (fits && pays).then_some(Channels { of: Shifted { most: AT_ONCE / block, ..of }, block })
     }
 
@@ -214,7 +215,7 @@ impl WithSimd for Task<'_, '_, '_> {
             ahead.fetch_second(of_block(first, 0));
         }
         while let Some(step) = steps.next() {
-            let (panel, offsets) = copied.of_step(&of, self.run, self.x, step.clone(), part);
+            let (panel, offsets) = copied.of_step(simd, &of, self.run, self.x, step.clone(), part);
             let (first, last) = (step.start == 0, step.end * taps == depth);
             for (i, outputs) in outputs.chunks_exact_mut(block).enumerate() {
                 let channel = channel + i * block;
@@ -518,7 +519,7 @@ mod tests {
         assert!(of(32, block, 7, 3, 1) && of(32, block, 80, 3, 2));
         assert!(of(256, block, 5, 1, 1) && of(256, block, 9, 1, 2));
         // Blocks that are not whole, short sums, and rows that fill vectors.
-        assert!(!of(32, block + 1, 7, 3, 1) && !of(16, block, 80, 3, 2) && !of(128, block, 5, 1, 1));
+        assert!(!of(32, block + 1, 7, 3, 1) && !of(16, block, 80, 3, 2) && !of(120, block, 5, 1, 1));
         assert!(!of(256, block, 32, 1, 1) && !of(256, block, 64, 1, 2) && !of(32, block, 160, 3, 1));
         let long =
             WindowAxis { input: 99_999, output: 50_000, kernel: 3, stride: 2, dilation: 1, pads: [1, 1] };

@@ -1,6 +1,6 @@
-//! Conv on the CPU: depthwise ones are direct loops, large ones of 3 by 3 taps go through [`Winograd`], those of small images
-//! through [`Channels`], other pointwise ones are one product, others over two dimensions go through [`Shifted`], and the rest
-//! are products over column blocks.
+//! Conv on the CPU: depthwise ones are direct loops, those whose window is the image are products of rows, large ones of 3 by 3
+//! taps go through [`Winograd`], those of small images through [`Channels`], other pointwise ones are one product, others over
+//! two dimensions go through [`Shifted`], and the rest are products over column blocks.
 
 use super::After;
 use super::channels::Channels;
@@ -14,10 +14,10 @@ use crate::kernel::KernelError;
 use crate::ops::activation::{Epilogue, Slopes};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::linalg::tile::{self, Rows, Start, Tiled};
-use crate::ops::par;
 use crate::ops::planes::Planes;
 use crate::ops::real::{Real, RealIo, RealKernel};
 use crate::ops::real::{as_f32s, as_f32s_mut};
+use crate::ops::{WindowAxis, par};
 
 /// Bytes of columns that are unfolded at a time.
 const BLOCK_BYTES: usize = 2 << 20;
@@ -39,6 +39,12 @@ const MANY_TAPS: usize = 32;
 fn by_planes(d: &ConvDims) -> bool {
     let is_quick = || d.taps() < MANY_TAPS && Planes::new(&d.axes).is_some();
     d.ic == 1 && (d.oc < FEW_CHANNELS || is_quick())
+}
+
+/// Whether each output sees all elements of its image: images are rows of one product.
+fn sees_all(d: &ConvDims) -> bool {
+    let whole = |a: &WindowAxis| [a.kernel, a.output, a.dilation] == [a.input, 1, 1] && a.pads[0] == 0;
+    d.group == 1 && d.axes.iter().all(whole)
 }
 
 /// The convolution of `f32` whose weights are worth packing.
@@ -67,6 +73,16 @@ impl RealKernel for Run {
         let epilogue = Epilogue { activation, summand, slopes };
         if by_planes(d) {
             depthwise::run(d, &epilogue, x, w, bias, y);
+            return Ok(());
+        }
+        if sees_all(d) {
+            if let Some(bias) = bias {
+                y.chunks_exact_mut(d.oc).for_each(|y| y.copy_from_slice(&bias[..d.oc]));
+            }
+            let depth = d.ic * d.taps();
+            let (x, w) = (Mat::rows(x, depth), Mat::transposed(w, depth));
+            product([d.batch, d.oc, depth], x, w, y, d.oc, bias.is_some(), Threads::All)?;
+            epilogue.apply(y, 0);
             return Ok(());
         }
         let (out_group, in_group) = (d.oc * d.out_plane(), d.ic * d.in_plane());
@@ -307,7 +323,7 @@ pub(super) mod tests {
             strides: vec![stride; 2],
             ..WindowAttrs::default()
         };
-        let forms: [([usize; 4], [usize; 4], usize, i64); 7] = [
+        let forms: [([usize; 4], [usize; 4], usize, i64); 9] = [
             ([1, 64, 29, 31], [72, 64, 1, 1], 1, 1),
             ([1, 64, 32, 32], [128, 64, 3, 3], 1, 1),
             ([2, 33, 14, 14], [70, 33, 3, 3], 1, 1),
@@ -315,6 +331,8 @@ pub(super) mod tests {
             ([1, 8, 300, 3], [9, 8, 3, 3], 1, 1),
             ([2, 40, 30, 30], [40, 1, 3, 3], 40, 1),
             ([3, 64, 7, 7], [130, 32, 1, 1], 2, 1),
+            ([1, 50, 1, 1], [70, 50, 1, 1], 1, 1),
+            ([3, 90, 1, 1], [33, 90, 1, 1], 1, 1),
         ];
         for (x, w, group, stride) in forms {
             let op = Conv { window: window(w[2] as i64, stride), group, ..Conv::default() };
@@ -367,7 +385,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Waves as windows of many taps, and images of one channel.
+    /// Waves as windows of many taps, images of one channel, and windows that are the image.
     #[test]
     fn many_channels_of_one_match() {
         let wide = |stride: i64, pads: Vec<i64>| WindowAttrs {
@@ -376,12 +394,13 @@ pub(super) mod tests {
             ..Default::default()
         };
         let square = WindowAttrs { strides: vec![3; 2], pads: vec![2; 4], ..WindowAttrs::default() };
-        let forms: [([usize; 4], [usize; 4], WindowAttrs); 5] = [
+        let forms: [([usize; 4], [usize; 4], WindowAttrs); 6] = [
             ([1, 1, 1, 640], [258, 1, 1, 256], wide(128, vec![0; 4])),
             ([3, 1, 1, 700], [40, 1, 1, 64], wide(16, vec![0, 24, 0, 8])),
             ([1, 1, 1, 900], [33, 1, 1, 10], wide(5, vec![0; 4])),
             ([2, 1, 1, 200], [8, 1, 1, 40], wide(1, vec![0; 4])),
             ([1, 1, 30, 34], [16, 1, 7, 7], square),
+            ([3, 12, 5, 6], [70, 12, 5, 6], WindowAttrs::default()),
         ];
         for (x, w, window) in forms {
             let op = Conv { window, ..Conv::default() };

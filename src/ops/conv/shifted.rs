@@ -67,8 +67,9 @@ pub(super) struct Copied {
 impl Copied {
     /// The copy of the channels `step` that `part` reads, and where in it the operands of every row of the weights' matrix are.
     #[inline(always)]
-    pub(super) fn of_step<'a>(
+    pub(super) fn of_step<'a, S: Simd>(
         &'a mut self,
+        simd: S,
         of: &Shifted,
         run: u64,
         x: &'a [f32],
@@ -90,7 +91,7 @@ impl Copied {
         let of_run = (step.len() == of.ic).then_some((run, part));
         if of_run.is_none() || self.of != of_run {
             self.of = None;
-            of.fill(x, step.clone(), part, layout, &mut self.panel);
+            of.fill(simd, x, step.clone(), part, layout, &mut self.panel);
             self.of = of_run;
         }
         (&self.panel, &self.taps[..step.len() * of.taps()])
@@ -353,7 +354,7 @@ impl Task<'_, '_, '_> {
             sums.resize(needed.max(sums.len()), 0.0);
         }
         for channels in of.steps() {
-            let (panel, taps) = copied.of_step(&of, run, x, channels.clone(), part);
+            let (panel, taps) = copied.of_step(simd, &of, run, x, channels.clone(), part);
             let step = Step {
                 from: channels.start * of.taps(),
                 first: channels.start == 0,
@@ -420,7 +421,15 @@ impl Shifted {
 
     /// Writes the copy of some channels that `part` reads.
     #[inline(always)]
-    fn fill(&self, x: &[f32], channels: Range<usize>, part: Part, layout: Layout, to: &mut [f32]) {
+    fn fill<S: Simd>(
+        &self,
+        simd: S,
+        x: &[f32],
+        channels: Range<usize>,
+        part: Part,
+        layout: Layout,
+        to: &mut [f32],
+    ) {
         let Shifted { h, w, .. } = *self;
         let (down, across) = (phases(&h), phases(&w));
         // Of every line: elements before the input's, the input's, and which is the first.
@@ -450,8 +459,8 @@ impl Shifted {
                         let x = &x[(c * h.input + row) * w.input + from..];
                         zero(to, skip);
                         match w.stride {
-                            1 => copy::<1>(x, &mut to[skip..], inside),
-                            2 => copy::<2>(x, &mut to[skip..], inside),
+                            1 => copy::<S, 1>(simd, x, &mut to[skip..], inside),
+                            2 => copy::<S, 2>(simd, x, &mut to[skip..], inside),
                             s => {
                                 let x = x.iter().step_by(s).take(inside);
                                 to[skip..].iter_mut().zip(x).for_each(|(y, x)| *y = *x);

@@ -1,5 +1,7 @@
 //! The columns that a convolution multiplies by its weights, unfolded a few at a time.
 
+use pulp::Simd;
+
 use crate::ops::WindowAxis;
 use crate::ops::linalg::tile::Columns;
 use crate::ops::planes::copy;
@@ -31,7 +33,7 @@ impl Columns for Unfold<'_> {
     const BAND: usize = 128;
 
     #[inline(always)]
-    fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
+    fn fill<S: Simd>(&self, simd: S, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
         let [d, h, w] = self.axes;
         let mut runs: Vec<Run> = Vec::with_capacity(n / w.output.max(1) + 2);
         let mut at = 0;
@@ -66,8 +68,8 @@ impl Columns for Unfold<'_> {
                     done = piece.at + piece.len;
                     let (to, x) = (&mut row[piece.at..], &x[piece.from..]);
                     match w.stride {
-                        1 => copy::<1>(x, to, piece.len),
-                        2 => copy::<2>(x, to, piece.len),
+                        1 => copy::<S, 1>(simd, x, to, piece.len),
+                        2 => copy::<S, 2>(simd, x, to, piece.len),
                         s => {
                             to.iter_mut().zip(x.iter().step_by(s)).take(piece.len).for_each(|(y, x)| *y = *x)
                         }

@@ -2,6 +2,7 @@
 //! read once and never lie in memory a second time.
 
 use half::f16;
+use pulp::Simd;
 
 use super::product::{Around, Mat, Threads, product_around};
 use super::tile::{self, Columns, Start, Tiled};
@@ -71,7 +72,7 @@ impl Columns for HalfRows<'_> {
     const BAND: usize = 64;
 
     #[inline(always)]
-    fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
+    fn fill<S: Simd>(&self, _: S, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
         for (to, from) in to.chunks_exact_mut(pitch).zip(self.data.chunks(self.row)) {
             let from = &from[first..];
             if from.len() >= pitch {
@@ -100,7 +101,7 @@ impl Columns for HalfColumns<'_> {
     const BAND: usize = 128;
 
     #[inline(always)]
-    fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
+    fn fill<S: Simd>(&self, _: S, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
         /// Elements of a column that are widened together.
         const LEN: usize = 32;
         for c in 0..n {

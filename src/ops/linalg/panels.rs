@@ -284,13 +284,13 @@ impl<C: Columns> WithSimd for Fill<'_, C> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let Fill { columns, first, n, pitch, to } = self;
         // Constants, for each of which there is a form.
         match pitch / S::F32_LANES {
-            1 => columns.fill(first, n, S::F32_LANES, to),
-            2 => columns.fill(first, n, 2 * S::F32_LANES, to),
-            _ => columns.fill(first, n, 3 * S::F32_LANES, to),
+            1 => columns.fill(simd, first, n, S::F32_LANES, to),
+            2 => columns.fill(simd, first, n, 2 * S::F32_LANES, to),
+            _ => columns.fill(simd, first, n, 3 * S::F32_LANES, to),
         }
     }
 }

@@ -20,9 +20,9 @@ use crate::simd::arch;
 /// Vectors in a row of a tile, at most: with 8 rows they fill 32 registers. Where there are 16 (those of 8 elements),
 /// 2 vectors and 6 rows do.
 const VECTORS: usize = 3;
-/// Elements of columns that are multiplied together, if more than one strip of them: they stay in the first cache,
-/// and rows of the output are written in longer pieces.
-const TOGETHER: usize = 4 << 10;
+/// Elements of columns that are multiplied together, if more than one strip of them: they stay in the second cache,
+/// and rows of both matrices are read and written in longer pieces.
+const TOGETHER: usize = 16 << 10;
 /// Bytes of a panel that the tiles of several rows multiply in turn: they stay in the first cache.
 pub(super) const PANEL_BYTES: usize = 24 << 10;
 /// Maximum number of columns after the last whole vector that are computed as products of a row and a column.
@@ -44,7 +44,7 @@ pub(crate) trait Columns: Sync {
 
     /// Writes the `n` columns from `first` on: a row of `pitch` elements for every row of the operand, of
     /// which only the first `n` count.
-    fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]);
+    fn fill<S: Simd>(&self, simd: S, first: usize, n: usize, pitch: usize, to: &mut [f32]);
 }
 
 /// The columns of a matrix of rows of `row` elements.
@@ -57,7 +57,7 @@ impl Columns for Rows<'_> {
     const BAND: usize = 64;
 
     #[inline(always)]
-    fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
+    fn fill<S: Simd>(&self, _: S, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
         for (to, from) in to.chunks_exact_mut(pitch).zip(self.data.chunks(self.row)) {
             let from = &from[first..];
             if from.len() >= pitch {
@@ -267,9 +267,9 @@ impl<C: Columns> Task<'_, '_, '_, C> {
         let Some((panels, others)) = self.panel.split_at_mut_checked(len * strips) else { return };
         for (strip, panel) in panels.chunks_exact_mut(len.max(1)).enumerate() {
             let n = (n - strip * pitch).min(pitch);
-            tiled.columns.fill(self.column + at + strip * pitch, n, pitch, panel);
+            tiled.columns.fill(simd, self.column + at + strip * pitch, n, pitch, panel);
         }
-        let Some(dots) = Dots::new::<S, C>(tiled, self.column, [at + n, after], self.y_row, others) else {
+        let Some(dots) = Dots::new(simd, tiled, self.column, [at + n, after], self.y_row, others) else {
             return;
         };
         let place = Place { column: self.column, at, n, strips, y_row: self.y_row };
@@ -323,6 +323,7 @@ impl<'p> Dots<'p> {
     /// `None` where `room` is too small for them.
     #[inline(always)]
     fn new<S: Simd, C: Columns>(
+        simd: S,
         of: &Tiled<'_, C>,
         column: usize,
         [at, n]: [usize; 2],
@@ -332,7 +333,7 @@ impl<'p> Dots<'p> {
         let pitch = of.depth.next_multiple_of(S::F32_LANES);
         let (panel, columns) = room.split_at_mut_checked(of.depth * UNIT)?;
         if n > 0 {
-            of.columns.fill(column + at, n, UNIT, panel);
+            of.columns.fill(simd, column + at, n, UNIT, panel);
             for (k, panel) in panel.chunks_exact(UNIT).enumerate() {
                 for c in 0..n {
                     columns[c * pitch + k] = panel[c];

@@ -14,7 +14,7 @@ use self::rolling::Rolling;
 use super::Activation;
 use super::linalg::tile::{clamp, lanes};
 use super::window::WindowAxis;
-use crate::simd::arch;
+use crate::simd::{Alternate, arch};
 
 /// Rows of the output that are summed side by side.
 const ROWS: usize = 4;
@@ -188,7 +188,7 @@ impl Planes {
                 let (whole, _) = S::as_simd_f32s(x);
                 let (to_whole, _) = S::as_mut_simd_f32s(to);
                 if w.stride != 1 {
-                    copy::<2>(x, to, n);
+                    copy::<S, 2>(simd, x, to, n);
                 } else if let (Some(x), Some(to)) = (whole.get(..vectors), to_whole.get_mut(..vectors)) {
                     for (to, x) in to.iter_mut().zip(x) {
                         *to = *x;
@@ -204,17 +204,17 @@ impl Planes {
     }
 }
 
-/// Copies `n` elements that lie `STRIDE` apart, in vectors that may write beyond the last one.
+/// Copies `n` elements that lie `STRIDE` apart, 1 or 2, in vectors that may write beyond the last one.
 #[inline(always)]
-pub(crate) fn copy<const STRIDE: usize>(x: &[f32], to: &mut [f32], n: usize) {
+pub(crate) fn copy<S: Simd, const STRIDE: usize>(simd: S, x: &[f32], to: &mut [f32], n: usize) {
+    let (alternate, lanes) = (Alternate::detect(), S::F32_LANES);
     let mut at = 0;
     while at < n {
-        let from = x.get(at * STRIDE..(at + LANES) * STRIDE);
-        let (Some(from), Some(whole)) = (from, to.get_mut(at..at + LANES)) else { break };
-        for i in 0..LANES {
-            whole[i] = from[i * STRIDE];
-        }
-        at += LANES;
+        let from = x.get(at * STRIDE..(at + lanes) * STRIDE);
+        let (Some(from), Some(to)) = (from, to.get_mut(at..at + lanes)) else { break };
+        let (from, to) = (S::as_simd_f32s(from).0, S::as_mut_simd_f32s(to).0);
+        to[0] = if STRIDE == 2 { alternate.evens(simd, from[0], from[1]) } else { from[0] };
+        at += lanes;
     }
     for at in at..n {
         to[at] = x[at * STRIDE];

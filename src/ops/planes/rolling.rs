@@ -2,15 +2,15 @@
 //! it lies under.
 //!
 //! The sums of those rows are in registers, and the oldest one leaves as a line is done. Lines are read where the input
-//! lies, at the distance of each tap; what is under the padding is masked. Where windows move by two, those that lie between
-//! them are computed too, and left out as a row is stored: this takes less time than to take columns apart. Two planes whose
-//! rows fill half a vector share one.
+//! lies, at the distance of each tap; what is under the padding is masked. Where windows move by two, each tap takes every
+//! second element as it reads. Two planes whose rows fill half a vector share one.
 
 use std::ops::Range;
 
 use pulp::Simd;
 
 use super::{Activation, Gather, LANES, Source, WindowAxis, keep, store};
+use crate::simd::Alternate;
 
 /// Elements of the lines whose columns are walked together: of more lines the cache and the tables of pages keep too little.
 /// Tests walk a few.
@@ -18,7 +18,7 @@ const TOGETHER: usize = if cfg!(test) { 64 } else { 64 << 10 };
 /// Rows that are walked together at least: the first lines of all are read once more.
 const LEAST_ROWS: usize = if cfg!(test) { 3 } else { 32 };
 /// Elements before and after a plane that vectors may reach.
-const SLACK: usize = 2 * LANES;
+const SLACK: usize = 3 * LANES;
 
 /// A window of `K` by `K` taps, 3 or 5, that moves by 1 or 2.
 pub(super) struct Rolling {
@@ -47,13 +47,12 @@ impl Rolling {
         if !(square && near && padded && matches!((w.kernel, w.stride), (3 | 5, 1 | 2))) {
             return None;
         }
-        let across = across(&w);
-        let slot = if across <= LANES / 2 { lanes.min(LANES / 2) } else { lanes };
+        let slot = if w.output <= LANES / 2 { lanes.min(LANES / 2) } else { lanes };
         let mut inside = Vec::new();
-        for first in (0..across).step_by(slot) {
+        for first in (0..w.output).step_by(slot) {
             inside.extend((0..w.kernel).map(|kw| {
                 std::array::from_fn(|lane| {
-                    let column = (first + lane % slot + kw) as i64 - w.pads[0];
+                    let column = ((first + lane % slot) * w.stride + kw) as i64 - w.pads[0];
                     if (0..w.input as i64).contains(&column) { u32::MAX } else { 0 }
                 })
             }));
@@ -150,7 +149,7 @@ impl Rolling {
         for first in (0..h.output).step_by(each) {
             let rows = first..h.output.min(first + each);
             // Backwards: what a vector has beyond the end of a row is put right by the next row's first one.
-            for column in (0..across(w)).step_by(self.slot).rev() {
+            for column in (0..w.output).step_by(self.slot).rev() {
                 self.column::<S, G, K, STRIDE, P>(simd, (column, rows.clone()), (lines, &from), bounds, y);
             }
         }
@@ -173,22 +172,26 @@ impl Rolling {
         for p in 0..P {
             numbers[p] = from[p].kind.first();
         }
-        let first = spread::<S, P>(numbers);
+        let of_bits =
+            |bits: &[u32; LANES]| simd.greater_than_u32s(S::as_simd_u32s(bits).0[0], simd.splat_u32s(0));
+        let halves = Halves(of_bits(&FIRST_HALF));
+        let first = halves.spread::<S, P>(simd, numbers);
         let mut taps = [[first; K]; K];
-        let mut inside = [simd.less_than_f32s(first, first); K];
+        let mut inside = [halves.0; K];
         for kw in 0..K {
-            let (bits, _) = S::as_simd_u32s(&self.inside[column / slot * K + kw]);
-            inside[kw] = simd.greater_than_u32s(bits[0], simd.splat_u32s(0));
+            inside[kw] = of_bits(&self.inside[column / slot * K + kw]);
             for kh in 0..K {
                 for p in 0..P {
                     numbers[p] = from[p].taps[kh * K + kw];
                 }
-                taps[kh][kw] = spread::<S, P>(numbers);
+                taps[kh][kw] = halves.spread::<S, P>(simd, numbers);
             }
         }
-        let padding = simd.splat_f32s(G::PADDING);
+        let (padding, alternate) = (simd.splat_f32s(G::PADDING), Alternate::detect());
         // Rows whose sums are not complete as the next line comes, and elements of a line that taps read.
-        let (open, span) = (K.div_ceil(STRIDE) - 1, slot + K - 1);
+        let open = K.div_ceil(STRIDE) - 1;
+        // The second plane's are read from so far before that they come into the second half of a vector.
+        let (before, span) = if STRIDE == 1 { (slot, S::F32_LANES) } else { (0, slot * STRIDE) };
         let mut sums = [first; K];
         for step in rows.start..rows.end + open {
             for line in 0..STRIDE {
@@ -198,17 +201,32 @@ impl Rolling {
                 }
                 // No call of a function is in this loop: it would take the registers.
                 let mut lines: [&[f32]; P] = [&[]; P];
-                for (line, plane) in lines.iter_mut().zip(&planes) {
-                    let start = plane.at + (at as usize * w.input + column) as i64;
-                    *line = &plane.x[start as usize..][..span];
+                for p in 0..P {
+                    let start = planes[p].at + (at as usize * w.input + column * STRIDE) as i64;
+                    lines[p] = &planes[p].x[start as usize - p * before..][..span + K - 1];
+                }
+                let mut elements = [padding; K];
+                for kw in 0..K {
+                    let mut from: [&[f32]; P] = [&[]; P];
+                    for p in 0..P {
+                        from[p] = &lines[p][kw..][..span];
+                    }
+                    let a = S::as_simd_f32s(from[0]).0[0];
+                    if STRIDE == 1 {
+                        elements[kw] = halves.joined::<S, P>(simd, [a, S::as_simd_f32s(from[P - 1]).0[0]]);
+                        continue;
+                    }
+                    // One plane has twice as many elements. Those between the ones of a tap are the next tap's.
+                    let b = S::as_simd_f32s(from[P - 1]).0[2 - P];
+                    if kw % 2 == 1 {
+                        elements[kw] = alternate.evens(simd, a, b);
+                        elements[kw + 1] = alternate.odds(simd, a, b);
+                    } else if kw == 0 {
+                        elements[kw] = alternate.evens(simd, a, b);
+                    }
                 }
                 for kw in 0..K {
-                    let mut elements: [&[f32]; P] = [&[]; P];
-                    for p in 0..P {
-                        elements[p] = &lines[p][kw..][..slot];
-                    }
-                    let x = joined::<S, P>(elements);
-                    let x = simd.select_f32s(inside[kw], x, padding);
+                    let x = simd.select_f32s(inside[kw], elements[kw], padding);
                     for row in 0..=open {
                         let kh = line + STRIDE * row;
                         if kh < K {
@@ -223,59 +241,51 @@ impl Rolling {
             }
             sums[0] = first;
             let Some(row) = step.checked_sub(open).filter(|row| *row >= rows.start) else { continue };
-            let (at, left) = (row * width + column / STRIDE, width - column / STRIDE);
-            if P == 1 && STRIDE == 1 {
+            let (at, left) = (row * width + column, width - column);
+            if P == 1 {
                 store(simd, done, left, &mut y[at..]);
                 continue;
             }
             let mut whole = [0.0f32; LANES];
             S::as_mut_simd_f32s(&mut whole).0[0] = done;
             for p in 0..P {
-                let end = if P == 1 { y.len() } else { (p + 1) * plane };
-                let Some(y) = y.get_mut(p * plane..end) else { break };
-                let stored = whole[p * slot..][..slot].chunks_exact(STRIDE).map(|these| these[0]);
+                let Some(y) = y.get_mut(p * plane..(p + 1) * plane) else { break };
+                let stored = &whole[p * slot..][..slot];
                 // Before the last rows there is room for what later ones overwrite.
-                match y[at..].get_mut(..slot / STRIDE) {
-                    Some(to) => to.iter_mut().zip(stored).for_each(|(to, from)| *to = from),
-                    None => y[at..].iter_mut().zip(stored).take(left).for_each(|(to, from)| *to = from),
+                match y[at..].get_mut(..slot) {
+                    Some(to) => to.copy_from_slice(stored),
+                    None => y[at..].iter_mut().zip(stored).take(left).for_each(|(to, from)| *to = *from),
                 }
             }
         }
     }
 }
 
-/// Columns of windows from the first to the last of a row, and those between them.
-fn across(w: &WindowAxis) -> usize {
-    (w.output - 1) * w.stride + 1
-}
+/// All bits of the elements that the first of two planes has.
+const FIRST_HALF: [u32; LANES] = {
+    let mut bits = [0; LANES];
+    let mut lane = 0;
+    while lane < LANES / 2 {
+        bits[lane] = u32::MAX;
+        lane += 1;
+    }
+    bits
+};
 
-/// A vector of one number for each of `P` planes.
-#[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "constant indices keep the elements in registers")]
-fn spread<S: Simd, const P: usize>(of: [f32; P]) -> S::f32s {
-    let slot = S::F32_LANES / P;
-    let mut all = [0.0f32; LANES];
-    for p in 0..P {
-        for lane in 0..slot {
-            all[p * slot + lane] = of[p];
-        }
-    }
-    S::as_simd_f32s(&all).0[0]
-}
+/// A mask of them.
+#[derive(Clone, Copy)]
+struct Halves<M>(M);
 
-/// A vector of the first elements of `P` slices.
-#[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "constant indices keep the elements in registers")]
-fn joined<S: Simd, const P: usize>(of: [&[f32]; P]) -> S::f32s {
-    if P == 1 {
-        return S::as_simd_f32s(of[0]).0[0];
+impl<M: Copy> Halves<M> {
+    /// A vector of one number for each of `P` planes.
+    #[inline(always)]
+    fn spread<S: Simd<m32s = M>, const P: usize>(self, simd: S, of: [f32; P]) -> S::f32s {
+        self.joined::<S, P>(simd, [simd.splat_f32s(of[0]), simd.splat_f32s(of[P - 1])])
     }
-    let slot = S::F32_LANES / P;
-    let mut all = [0.0f32; LANES];
-    for p in 0..P {
-        for lane in 0..slot {
-            all[p * slot + lane] = of[p][lane];
-        }
+
+    /// The first half of `a` and the second one of `b` where there are two planes, otherwise `a`.
+    #[inline(always)]
+    fn joined<S: Simd<m32s = M>, const P: usize>(self, simd: S, [a, b]: [S::f32s; 2]) -> S::f32s {
+        if P == 1 { a } else { simd.select_f32s(self.0, a, b) }
     }
-    S::as_simd_f32s(&all).0[0]
 }

@@ -4,12 +4,14 @@
 //! code; [`wide()`] compiles such a loop for the vectors of the CPU that runs it. Errors are a few units in
 //! the last place.
 
+mod alternate;
 mod erf;
 mod exp;
 mod trig;
 mod wide;
 mod widen;
 
+pub use alternate::Alternate;
 pub use erf::{erf, erf_f64, normal_cdf};
 pub use exp::{exp, exp_below, expm1, log, sigmoid, softplus, tanh};
 pub use trig::{LARGEST_ANGLE, acos, asin, atan, cos, sin, tan};

@@ -2,6 +2,8 @@
 
 pub(crate) mod panel;
 
+use pulp::Simd;
+
 use super::joined::Beside;
 use super::product::{Mat, Threads, product};
 use super::tile::{self, Columns, Start, Tiled};
@@ -269,7 +271,7 @@ impl<F: Fn(usize, &mut [f32]) + Sync> Columns for Decoded<F> {
     const BAND: usize = 128;
 
     #[inline(always)]
-    fn fill(&self, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
+    fn fill<S: Simd>(&self, _: S, first: usize, n: usize, pitch: usize, to: &mut [f32]) {
         /// Columns that are decoded together: a row of them is written at once.
         const SOME: usize = 8;
         let mut some = vec![0f32; SOME.min(n) * self.depth];
