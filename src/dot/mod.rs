@@ -531,10 +531,8 @@ impl Unit {
     /// Runs `task`, compiled for these instructions.
     pub(crate) fn run<T: WithDot>(self, task: T) -> T::Output {
         match self {
-            Unit::Portable(dot) => wide(
-                #[inline(always)]
-                || task.with(dot),
-            ),
+            // A CPU with wider vectors than the oldest one's has another unit.
+            Unit::Portable(dot) => task.with(dot),
             #[cfg(target_arch = "aarch64")]
             Unit::Neon(dot) => dot.vectorize(
                 #[inline(always)]

@@ -2,8 +2,7 @@
 
 use super::settings::Config;
 use crate::graph::{Graph, Node, NodeId, Origin, TensorId};
-use crate::ops::attention::{Attention, GroupQueryAttention, MultiHeadAttention};
-use crate::ops::movement::Concat;
+use crate::operator::Structure;
 use crate::ops::pointwise::{Cast, Identity};
 use crate::shape::Dim;
 
@@ -89,14 +88,13 @@ pub(super) fn heads(graph: &Graph, cache: TensorId, config: &Config) -> [Option<
 pub(super) fn is_copy(node: &Node) -> bool {
     let op = node.op.as_ref();
     node.inputs.len() == 1
-        && (op.downcast_ref::<Identity>().is_some() || op.downcast_ref::<Concat>().is_some())
+        && (op.downcast_ref::<Identity>().is_some() || op.structure() == Some(Structure::Concat))
 }
 
 /// Whether a node gives the caches that it reads, with more rows.
 fn appends(node: &Node) -> bool {
-    let op = node.op.as_ref();
-    op.downcast_ref::<Concat>().is_some()
-        || op.downcast_ref::<Attention>().is_some()
-        || op.downcast_ref::<MultiHeadAttention>().is_some()
-        || op.downcast_ref::<GroupQueryAttention>().is_some()
+    match node.op.structure() {
+        Some(Structure::Attention(ports)) => ports.extends,
+        structure => structure == Some(Structure::Concat),
+    }
 }

@@ -13,9 +13,6 @@ use crate::ops::pointwise::{Identity, Pointwise};
 use crate::ops::shape_ops::Squeeze;
 use crate::shape::Dim;
 
-/// Products of the rows of input 0 with constants, which come after it.
-const PRODUCTS: [&str; 3] = ["MatMul", "MatMulBlocks", "MatMulNBits"];
-
 /// The graph with the logits of wanted tokens alone; nothing where they are not those of a last product with constants.
 /// Axis `axis` of what it reads has the tokens.
 pub(super) fn with_rows(graph: &Graph, logits: &str, axis: i64) -> Option<Graph> {
@@ -42,7 +39,11 @@ fn product(graph: &Graph, logits: &str) -> Option<NodeId> {
         let (first, others) = node.inputs.split_first()?;
         let first = (*first)?;
         let with_constants = others.iter().flatten().all(|id| constant[id.index()]);
-        if PRODUCTS.contains(&node.op.name()) && with_constants {
+        let multiplies_rows = match node.op.structure() {
+            Some(Structure::MatMul { transposed, .. }) => others.len() == 1 && !transposed[0],
+            structure => structure == Some(Structure::CodedMatMul),
+        };
+        if multiplies_rows && with_constants {
             return (!constant[first.index()]).then_some(id);
         }
         at = row_wise(graph, node)?;

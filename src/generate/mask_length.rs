@@ -10,14 +10,11 @@ use super::input::IntInput;
 use super::masked_graph::{MOST_KNOWN, depending, node_facts, sizes, value};
 use crate::dtype::DType;
 use crate::graph::{Graph, Origin, TensorId, TensorInfo};
-use crate::operator::Fact;
+use crate::operator::{Fact, Structure};
 use crate::shape::Shape;
 
 /// Lengths that are compared besides the whole: what differs between them depends on the length.
 const LENS: [usize; 2] = [5, 8];
-
-/// The input of GroupQueryAttention that may have any number of at least the number of tokens.
-const TOTAL: usize = 6;
 
 /// The most lengths whose decisions are kept.
 const MOST_KEPT: usize = 1 << 12;
@@ -52,10 +49,13 @@ impl MaskLength {
             if !is_control && (is_known || node.op.shape_only()) {
                 continue;
             }
-            let is_total = |i: usize| i == TOTAL && node.op.name() == "GroupQueryAttention";
+            let total = match node.op.structure() {
+                Some(Structure::Attention(ports)) => ports.total,
+                _ => None,
+            };
             let is_size = |i: usize| node.op.value_inputs().contains(&i) && !is_control;
             for (i, id) in node.inputs.iter().enumerate() {
-                let Some(id) = id.filter(|id| tainted[id.index()] && !is_total(i) && !is_size(i)) else {
+                let Some(id) = id.filter(|id| tainted[id.index()] && total != Some(i) && !is_size(i)) else {
                     continue;
                 };
                 // What grows with the mask belongs to its rows, which it hides.

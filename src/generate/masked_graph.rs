@@ -16,7 +16,6 @@ use crate::dtype::DType;
 use crate::graph::{Graph, Node, NodeId, Origin, Tensor, TensorId, TensorInfo};
 use crate::operator::{Control, Fact, OpCx, Structure};
 use crate::ops;
-use crate::ops::attention::Attention;
 use crate::plan;
 use crate::session::{Binding, BindingBuilder, Memory, Session};
 use crate::shape::{Dim, Shape, normalize_axis};
@@ -458,20 +457,12 @@ impl<'f> Change<'f> {
             let sizes = (0..all.len()).map(|at| if at == axis { all[at] } else { Size::Fixed(1) });
             return self.add(n, 0, sizes.collect());
         }
-        // A window ends at the query's place, which is not that of its row.
-        let window = node.op.downcast_ref::<Attention>().map_or([None; 2], |op| op.window);
-        if window != [None; 2] {
-            return None;
-        }
-        // Keys before the run, and its own; what is added to the scores.
-        let (past, keys, bias) = match node.op.name() {
-            "MultiHeadAttention" => (6, 1, 5),
-            "Attention" => (4, 1, 3),
-            "GroupQueryAttention" | "PagedAttention" | "FlexAttention" => return None,
-            _ => return Some(()),
-        };
+        let Some(Structure::Attention(ports)) = node.op.structure() else { return Some(()) };
+        // A hidden row would count as one of those before the query.
+        let bias = ports.bias.filter(|_| !ports.placed)?;
         let one = [Size::Fixed(1); 3];
-        let total = match (grows(past, 2), grows(keys, 2), grows(keys, 1)) {
+        let past = ports.past.and_then(|past| grows(past, 2));
+        let total = match (past, grows(ports.keys, 2), grows(ports.keys, 1)) {
             (Some(more), _, _) => more + 1,
             (None, Some(more), _) | (None, None, Some(more)) => more,
             (None, None, None) => return Some(()),

@@ -36,7 +36,7 @@ pub use passed::{Passed, PassedBytes};
 pub use quantized::{Quantized, Scaling, ZeroFill};
 pub use row::{Family, OpDef, ReadFn};
 pub(crate) use row::{contrib, row};
-pub use structure::{Elementwise, Port, Structure};
+pub use structure::{AttentionPorts, Elementwise, Port, Structure};
 pub use view::{Strided, View, ViewStep};
 
 use std::any::Any;

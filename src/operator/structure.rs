@@ -18,6 +18,10 @@ pub enum Structure<'a> {
         /// Whether A and B are given transposed.
         transposed: [bool; 2],
     },
+    /// Products of the rows of input 0 with a matrix that later inputs hold as codes of few bits.
+    CodedMatMul,
+    /// Attention of queries over keys and values, or a product of it.
+    Attention(AttentionPorts),
     /// A convolution of input 0 with weights `[channels, ...]`, input 1, optionally with a bias `[channels]`, input 2.
     Conv,
     /// A function of the elements at one place of all inputs, which are broadcast by NumPy's rule.
@@ -123,6 +127,24 @@ pub enum Elementwise {
     PRelu,
     /// Another function.
     Other,
+}
+
+/// What attention reads ([`Structure::Attention`]). All numbers are positions of inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionPorts {
+    /// Keys of this run.
+    pub keys: usize,
+    /// Keys of earlier runs, `[batch, heads, rows, elements]`, where they are an input.
+    pub past: Option<usize>,
+    /// What is added to the scores.
+    pub bias: Option<usize>,
+    /// How many rows of keys there are, of which the value is read.
+    pub total: Option<usize>,
+    /// Whether it extends the past keys and values and gives them as its next outputs.
+    pub extends: bool,
+    /// Whether the places of keys mean anything beyond their order: rows are counted by inputs, or lie in a window that ends
+    /// at the query.
+    pub placed: bool,
 }
 
 /// A tensor of an operator.

@@ -183,6 +183,73 @@ pub(crate) enum Updated<'a, T> {
     Halves(Halves<'a>),
 }
 
+impl<'a, T: Real> RealIo<'a, T> {
+    /// The arguments of a call. `halves` is [`RealKernel::HALF`], `updates` [`RealKernel::updates`].
+    #[inline(never)]
+    fn of(
+        args: &mut NativeArgs<'a, '_>,
+        inputs: &[Option<DType>],
+        outputs: &[DType],
+        halves: &[usize],
+        updates: &dyn Fn(usize) -> bool,
+    ) -> Result<Self, KernelError> {
+        let mut io = RealIo {
+            inputs: Vec::with_capacity(inputs.len()),
+            halves: Vec::new(),
+            others: Vec::new(),
+            outputs: Vec::new(),
+        };
+        for (i, dtype) in inputs.iter().enumerate() {
+            let mut given = dtype.filter(|_| args.has(i));
+            if given == Some(DType::F16) && T::DTYPE == DType::F32 && halves.contains(&i) {
+                io.halves.push((i, args.read::<f16>(i)?));
+                given = None;
+            }
+            io.inputs.push(given.map(|d| read::<T>(args, i, d)).transpose()?);
+            io.others.push(if dtype.is_none() { args.read_opt::<u8>(i)? } else { None });
+        }
+        for (o, &dtype) in outputs.iter().enumerate() {
+            let index = inputs.len() + o;
+            io.outputs.push(if !args.has(index) {
+                Output::Absent
+            } else if !dtype.is_float() {
+                Output::Bytes(args.take_write::<u8>(index)?)
+            } else if dtype == DType::F16 && updates(o) {
+                Output::Updated(Halves::F16(args.take_write::<f16>(index)?))
+            } else if dtype == DType::BF16 && updates(o) {
+                Output::Updated(Halves::Bf16(args.take_write::<bf16>(index)?))
+            } else if dtype == DType::F16 {
+                let raw = args.take_write::<f16>(index)?;
+                Output::F16(vec![T::ZERO; raw.len()], raw)
+            } else if dtype == DType::BF16 {
+                let raw = args.take_write::<bf16>(index)?;
+                Output::Bf16(vec![T::ZERO; raw.len()], raw)
+            } else if dtype == DType::F32 && T::DTYPE != DType::F32 {
+                let raw = args.take_write::<f32>(index)?;
+                Output::F32(vec![T::ZERO; raw.len()], raw)
+            } else {
+                Output::Direct(args.take_write::<T>(index)?)
+            });
+        }
+        Ok(io)
+    }
+
+    /// Rounds what was computed to the types of the outputs.
+    #[inline(never)]
+    fn finish(self) {
+        for output in self.outputs {
+            match output {
+                Output::F32(values, raw) => {
+                    raw.iter_mut().zip(values).for_each(|(r, v)| *r = v.to_f64() as f32);
+                }
+                Output::F16(values, raw) => round(&values, raw, f16::from_f64),
+                Output::Bf16(values, raw) => round(&values, raw, bf16::from_f64),
+                Output::Absent | Output::Bytes(_) | Output::Direct(_) | Output::Updated(_) => {}
+            }
+        }
+    }
+}
+
 impl<T: Real> RealIo<'_, T> {
     /// Output `index` of `len` elements, with the inputs; for kernels of one output.
     pub(crate) fn output(
@@ -356,70 +423,18 @@ fn mixed<K: RealKernel>(
     let wide = inputs.iter().flatten().chain(&outputs).any(|d| *d == DType::F64);
     NativeKernel::new(name, move |args| {
         let kernel = make(args)?;
+        let updates = |output| kernel.updates(output);
         if wide {
-            call::<f64, K>(&kernel, args, &inputs, &outputs)
+            let mut io = RealIo::<f64>::of(args, &inputs, &outputs, K::HALF, &updates)?;
+            kernel.run(&mut io)?;
+            io.finish();
         } else {
-            call::<f32, K>(&kernel, args, &inputs, &outputs)
+            let mut io = RealIo::<f32>::of(args, &inputs, &outputs, K::HALF, &updates)?;
+            kernel.run(&mut io)?;
+            io.finish();
         }
+        Ok(())
     })
-}
-
-fn call<T: Real, K: RealKernel>(
-    kernel: &K,
-    args: &mut NativeArgs<'_, '_>,
-    inputs: &[Option<DType>],
-    outputs: &[DType],
-) -> Result<(), KernelError> {
-    let mut io = RealIo {
-        inputs: Vec::with_capacity(inputs.len()),
-        halves: Vec::new(),
-        others: Vec::new(),
-        outputs: Vec::new(),
-    };
-    for (i, dtype) in inputs.iter().enumerate() {
-        let mut given = dtype.filter(|_| args.has(i));
-        if given == Some(DType::F16) && T::DTYPE == DType::F32 && K::HALF.contains(&i) {
-            io.halves.push((i, args.read::<f16>(i)?));
-            given = None;
-        }
-        io.inputs.push(given.map(|d| read::<T>(args, i, d)).transpose()?);
-        io.others.push(if dtype.is_none() { args.read_opt::<u8>(i)? } else { None });
-    }
-    for (o, &dtype) in outputs.iter().enumerate() {
-        let index = inputs.len() + o;
-        io.outputs.push(if !args.has(index) {
-            Output::Absent
-        } else if !dtype.is_float() {
-            Output::Bytes(args.take_write::<u8>(index)?)
-        } else if dtype == DType::F16 && kernel.updates(o) {
-            Output::Updated(Halves::F16(args.take_write::<f16>(index)?))
-        } else if dtype == DType::BF16 && kernel.updates(o) {
-            Output::Updated(Halves::Bf16(args.take_write::<bf16>(index)?))
-        } else if dtype == DType::F16 {
-            let raw = args.take_write::<f16>(index)?;
-            Output::F16(vec![T::ZERO; raw.len()], raw)
-        } else if dtype == DType::BF16 {
-            let raw = args.take_write::<bf16>(index)?;
-            Output::Bf16(vec![T::ZERO; raw.len()], raw)
-        } else if dtype == DType::F32 && T::DTYPE != DType::F32 {
-            let raw = args.take_write::<f32>(index)?;
-            Output::F32(vec![T::ZERO; raw.len()], raw)
-        } else {
-            Output::Direct(args.take_write::<T>(index)?)
-        });
-    }
-    kernel.run(&mut io)?;
-    for output in io.outputs {
-        match output {
-            Output::F32(values, raw) => {
-                raw.iter_mut().zip(values).for_each(|(r, v)| *r = v.to_f64() as f32);
-            }
-            Output::F16(values, raw) => round(&values, raw, f16::from_f64),
-            Output::Bf16(values, raw) => round(&values, raw, bf16::from_f64),
-            Output::Absent | Output::Bytes(_) | Output::Direct(_) | Output::Updated(_) => {}
-        }
-    }
-    Ok(())
 }
 
 /// All of `from` as the type that is computed in.

@@ -87,6 +87,11 @@ impl Nest {
         self.strides(k).last().copied().unwrap_or(0)
     }
 
+    /// The strides of the first `N` operands along the innermost dimension.
+    pub fn inner_strides<const N: usize>(&self) -> [isize; N] {
+        std::array::from_fn(|k| self.inner_stride(k))
+    }
+
     /// Whether operand `k` is visited element after element, from its first.
     pub fn is_dense(&self, k: usize) -> bool {
         let mut run = 1;

@@ -139,6 +139,13 @@ impl Flow {
         one.to_f32s().ok()?.first().copied()
     }
 
+    /// What `v`, which node `n` makes, has in another shape.
+    pub(super) fn reshaped(&self, n: usize, v: ValueId) -> Option<ValueId> {
+        let node = &self.nodes[n];
+        let x = node.inputs.get(node.op.alias(&self.cx(n))?).copied().flatten()?;
+        (self.values[x].info.dtype == self.values[v].info.dtype).then_some(x)
+    }
+
     /// What messages call `node`: its name, or what it makes where it has none.
     pub(super) fn called(&self, node: &FlowNode) -> String {
         called(&node.name, node.outputs.first().and_then(|&v| self.values.get(v)).map(|v| v.name.as_str()))

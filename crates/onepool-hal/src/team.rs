@@ -181,7 +181,7 @@ where
     I: DoubleEndedIterator + Send,
     I::Item: Send,
 {
-    let Ok(()) = try_share::<I, Infallible>(items, |item| {
+    let Ok(()) = try_share_of::<I, Infallible>(items, &|item| {
         f(item);
         Ok(())
     });
@@ -192,6 +192,16 @@ where
 /// # Errors
 /// One of those that `f` returned.
 pub fn try_share<I, E>(items: I, f: impl Fn(I::Item) -> Result<(), E> + Sync) -> Result<(), E>
+where
+    I: DoubleEndedIterator + Send,
+    I::Item: Send,
+    E: Send,
+{
+    try_share_of(items, &f)
+}
+
+/// Called by pointer, so that its code is compiled once for each type of items.
+fn try_share_of<I, E>(items: I, f: &(dyn Fn(I::Item) -> Result<(), E> + Sync)) -> Result<(), E>
 where
     I: DoubleEndedIterator + Send,
     I::Item: Send,

@@ -9,10 +9,11 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::codes::attention::Stage;
 use crate::kernel::{KernelError, NativeKernel};
+use crate::operator::AttentionPorts;
 use crate::ops::movement::region::{self, Block, Piece, Source};
 use crate::ops::real::{FLOATS, Real, RealInputs, RealIo, RealKernel, as_f32s_mut, check_len, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Port, Strided};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Port, Strided, Structure};
 use crate::shape::{Shape, ShapeError};
 
 /// ONNX's Attention. Inputs: Q, K, V of `[batch, heads, length, size]` or `[batch, length, heads * size]`,
@@ -303,6 +304,17 @@ impl Attention {
 impl Operator for Attention {
     fn name(&self) -> &'static str {
         "Attention"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Attention(AttentionPorts {
+            keys: K,
+            past: Some(PAST_K),
+            bias: Some(MASK),
+            total: None,
+            extends: true,
+            placed: self.window != [None; 2],
+        }))
     }
 
     fn with_view(&self, port: Port, view: &Strided) -> Option<Arc<dyn Operator>> {

@@ -7,11 +7,12 @@ use super::Attention;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeKernel};
+use crate::operator::AttentionPorts;
 use crate::ops::linalg::device::{Product, Source};
 use crate::ops::linalg::product::{Mat, Threads, product};
 use crate::ops::norm::{Softmax, SoftmaxKind};
 use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
 use crate::shape::Shape;
 
 pub(super) fn read(attrs: &mut AttrReader<'_>, _opset: i64) -> Result<Arc<dyn Operator>, OpError> {
@@ -96,6 +97,17 @@ impl HeadProduct {
 impl Operator for HeadProduct {
     fn name(&self) -> &'static str {
         "FlexAttention"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Attention(AttentionPorts {
+            keys: 1,
+            past: None,
+            bias: None,
+            total: None,
+            extends: false,
+            placed: false,
+        }))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

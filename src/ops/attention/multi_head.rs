@@ -14,9 +14,10 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, variants};
 use crate::kernel::{KernelError, NativeKernel};
+use crate::operator::AttentionPorts;
 use crate::ops::real::{Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::word::word;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure};
 use crate::shape::Shape;
 
 /// The types that it takes.
@@ -307,6 +308,17 @@ impl Resolved {
 impl Operator for MultiHeadAttention {
     fn name(&self) -> &'static str {
         "MultiHeadAttention"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Attention(AttentionPorts {
+            keys: K,
+            past: Some(PAST_K),
+            bias: Some(ADDED),
+            total: None,
+            extends: true,
+            placed: false,
+        }))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

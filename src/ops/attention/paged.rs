@@ -12,12 +12,13 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeKernel};
+use crate::operator::AttentionPorts;
 use crate::ops::real::{
     Real, RealInputs, RealIo, RealKernel, Updated, as_f32s_mut, check_len, of_f32s_mut, real_kernel,
 };
 use crate::ops::window::bad;
 use crate::ops::word::word;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, par};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure, par};
 use crate::shape::Shape;
 
 // Positions of the inputs.
@@ -201,6 +202,17 @@ impl PagedAttention {
 impl Operator for PagedAttention {
     fn name(&self) -> &'static str {
         "PagedAttention"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Attention(AttentionPorts {
+            keys: K,
+            past: None,
+            bias: None,
+            total: None,
+            extends: false,
+            placed: true,
+        }))
     }
 
     fn updating(&self, pairs: &[(usize, usize)], cx: &OpCx) -> Option<Arc<dyn Operator>> {

@@ -21,7 +21,7 @@ use crate::ops::real::{
     FLOATS_TO_32, Real, RealInputs, RealIo, RealKernel, as_f32s, as_f32s_mut, real_kernel,
 };
 use crate::ops::word::word;
-use crate::ops::{Absorbed, Activation, Cost, Lowering, OpCx, OpError, Operand, Operator};
+use crate::ops::{Absorbed, Activation, Cost, Lowering, OpCx, OpError, Operand, Operator, Structure};
 use crate::simd::wide;
 
 /// Sums in parallel.
@@ -150,6 +150,10 @@ impl Gate for MatMulBlocks {
 impl Operator for MatMulBlocks {
     fn name(&self) -> &'static str {
         "MatMulBlocks"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::CodedMatMul)
     }
 
     fn family(&self) -> Option<&'static str> {

@@ -117,7 +117,7 @@ impl Lines {
     /// Calls `f` with the offsets of every update in the data and in the updates, those of one element in
     /// their order.
     fn each(&self, at: &[usize], mut f: impl FnMut(usize, usize)) {
-        let inner = [0, 1, 2].map(|k| self.nest.inner_stride(k));
+        let inner = self.nest.inner_strides::<3>();
         let mut one = |begin: &[isize], line: isize, u: usize| {
             let start = |k: usize| (begin[k] + inner[k] * line).unsigned_abs();
             if let Some(&p) = at.get(start(1) + u * self.steps[1]) {
@@ -156,7 +156,7 @@ impl Lines {
             }
         });
         let slice = self.nest.elements();
-        let steps = [0, 1, 2].map(|k| self.nest.inner_stride(k));
+        let steps = self.nest.inner_strides::<3>();
         if slice > 1 && self.nest.rank() == 1 && steps == [1, 0, 1] && self.steps[2] == slice {
             // Whole slices, one update after the other.
             for (&at, updates) in at.iter().zip(updates.chunks_exact(slice)) {

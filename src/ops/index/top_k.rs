@@ -1,7 +1,9 @@
 //! TopK: the largest or smallest elements along an axis and their positions.
 
-use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::Arc;
+
+use half::{bf16, f16};
 
 use super::top_k_device;
 use crate::dtype::DType;
@@ -68,7 +70,7 @@ impl TopK {
         Ok(k)
     }
 
-    fn run<T: Number>(
+    fn run<T: Sortable>(
         self,
         args: &mut NativeArgs<'_, '_>,
         inputs: usize,
@@ -80,44 +82,44 @@ impl TopK {
         if values.is_empty() {
             return Ok(());
         }
-        let write = |found: &[(T, u32)], values: &mut [T], places: &mut [i64], i: usize| {
-            for (j, (v, at)) in found.iter().enumerate() {
-                if let (Some(value), Some(place)) =
-                    (values.get_mut(j * inner + i), places.get_mut(j * inner + i))
-                {
-                    (*value, *place) = (*v, i64::from(*at));
+        let write = |found: &[T::Key], line: &[T], values: &mut [T], places: &mut [i64], i: usize| {
+            for (j, key) in found.iter().enumerate() {
+                let to = (values.get_mut(j * inner + i), places.get_mut(j * inner + i));
+                if let ((Some(value), Some(place)), Some(v)) = (to, line.get(key.place() as usize)) {
+                    (*value, *place) = (*v, i64::from(key.place()));
                 }
             }
         };
         if inner == 1 && x.len() == len && len > 2 * PART && k < PART / 4 {
             // One long line: the first ones of each part are candidates.
             let part_len = len.div_ceil(par::threads()).max(PART);
-            let mut parts: Vec<Vec<(T, u32)>> = vec![Vec::new(); len.div_ceil(part_len)];
+            let mut parts: Vec<Vec<T::Key>> = vec![Vec::new(); len.div_ceil(part_len)];
             par::each(&mut parts, len, |part| {
                 let from = part * part_len;
                 let mut first = First::new(self.largest, k);
-                first.line(&x[from..len.min(from + part_len)], from as u32);
+                first.line(x, from..len.min(from + part_len));
                 first.found
             });
             let mut found = parts.concat();
-            found.sort_unstable_by(|a, b| order(self.largest, a, b));
+            found.sort_unstable();
             found.truncate(k);
-            write(&found, values, places, 0);
+            write(&found, x, values, places, 0);
             return Ok(());
         }
         let block = |o: usize, values: &mut [T], places: &mut [i64]| {
             let mut first = First::new(self.largest, k);
-            let x = x.get(o * len * inner..).unwrap_or(&[]);
-            let mut line: Vec<T> = Vec::with_capacity(if inner == 1 { 0 } else { len });
+            let x = x.get(o * len * inner..(o + 1) * len * inner).unwrap_or(&[]);
+            let mut strided: Vec<T> = Vec::with_capacity(if inner == 1 { 0 } else { len });
             for i in 0..inner {
-                if inner == 1 {
-                    first.line(x.get(..len).unwrap_or(&[]), 0);
+                let line = if inner == 1 {
+                    x
                 } else {
-                    line.clear();
-                    line.extend(x.iter().skip(i).step_by(inner).take(len));
-                    first.line(&line, 0);
-                }
-                write(&first.found, values, places, i);
+                    strided.clear();
+                    strided.extend(x.iter().skip(i).step_by(inner));
+                    &strided
+                };
+                first.line(line, 0..line.len());
+                write(&first.found, line, values, places, i);
             }
         };
         // An element is compared with those found so far, or sorted among them.
@@ -126,37 +128,109 @@ impl TopK {
     }
 }
 
-/// Which of two elements and their positions comes first.
-fn order<T: Number>(largest: bool, a: &(T, u32), b: &(T, u32)) -> Ordering {
-    let nan = |v: &T| v.partial_cmp(v).is_none();
-    let ascending = |a: &T, b: &T| a.partial_cmp(b).unwrap_or_else(|| nan(a).cmp(&nan(b)));
-    let values = if largest { ascending(&b.0, &a.0) } else { ascending(&a.0, &b.0) };
-    values.then(a.1.cmp(&b.1))
+/// A number whose order is that of whole numbers.
+trait Sortable: Number {
+    /// Holds a number and its position.
+    type Key: Key;
+
+    /// Orders as the numbers do; -0 is 0, and all NaNs are one above the others.
+    fn word(self) -> <Self::Key as Key>::Word;
+}
+
+/// An element as one number: those that come first are the least.
+trait Key: Copy + Ord + Send + Sync {
+    type Word: std::ops::Not<Output = Self::Word>;
+
+    fn new(word: Self::Word, place: u32) -> Self;
+
+    /// The element's position.
+    fn place(self) -> u32;
+}
+
+macro_rules! key {
+    ($key:ty, $word:ty) => {
+        impl Key for $key {
+            type Word = $word;
+
+            #[inline(always)]
+            fn new(word: $word, place: u32) -> $key {
+                <$key>::from(word) << 32 | <$key>::from(place)
+            }
+
+            #[inline(always)]
+            fn place(self) -> u32 {
+                self as u32
+            }
+        }
+    };
+}
+
+key!(u64, u32);
+key!(u128, u64);
+
+macro_rules! sortable {
+    ($($t:ty, $key:ty, $word:expr;)*) => {$(
+        impl Sortable for $t {
+            type Key = $key;
+
+            #[inline(always)]
+            fn word(self) -> <$key as Key>::Word {
+                $word(self)
+            }
+        }
+    )*};
+}
+
+sortable! {
+    i8, u64, |v| i32::from(v).word();
+    i16, u64, |v| i32::from(v).word();
+    i32, u64, |v: i32| v as u32 ^ 1 << 31;
+    i64, u128, |v: i64| v as u64 ^ 1 << 63;
+    u8, u64, u32::from;
+    u16, u64, u32::from;
+    u32, u64, |v| v;
+    u64, u128, |v| v;
+    f16, u64, |v: f16| v.to_f32().word();
+    bf16, u64, |v: bf16| v.to_f32().word();
+    f32, u64, |v: f32| match (v + 0.0).to_bits() {
+        _ if v.is_nan() => u32::MAX,
+        bits if bits >> 31 == 1 => !bits,
+        bits => bits | 1 << 31,
+    };
+    f64, u128, |v: f64| match (v + 0.0).to_bits() {
+        _ if v.is_nan() => u64::MAX,
+        bits if bits >> 63 == 1 => !bits,
+        bits => bits | 1 << 63,
+    };
 }
 
 /// The first `k` elements of a line.
-struct First<T> {
+struct First<T: Sortable> {
     largest: bool,
     k: usize,
-    found: Vec<(T, u32)>,
+    found: Vec<T::Key>,
 }
 
-impl<T: Number> First<T> {
+impl<T: Sortable> First<T> {
     fn new(largest: bool, k: usize) -> First<T> {
         First { largest, k, found: Vec::new() }
+    }
+
+    #[inline(always)]
+    fn key(&self, v: T, place: u32) -> T::Key {
+        T::Key::new(if self.largest { !v.word() } else { v.word() }, place)
     }
 
     /// Keeps the first `k`, in any order, the last of them at the end.
     fn cut(&mut self) {
         if self.found.len() > self.k && self.k > 0 {
-            let largest = self.largest;
-            self.found.select_nth_unstable_by(self.k - 1, |a, b| order(largest, a, b));
+            self.found.select_nth_unstable(self.k - 1);
         }
         self.found.truncate(self.k);
     }
 
-    /// Finds those of `line`, whose elements are numbered from `from` on, in their order.
-    fn line(&mut self, line: &[T], from: u32) {
+    /// Finds those of the elements `range` of `line`, in their order.
+    fn line(&mut self, line: &[T], range: Range<usize>) {
         self.found.clear();
         if self.k == 0 {
             return;
@@ -164,38 +238,42 @@ impl<T: Number> First<T> {
         // Elements collected before all but the first `k` are dropped; then only elements before the last of those
         // count.
         let room = self.k + (self.k / 2).max(16);
-        let (begin, rest) = line.split_at(room.min(line.len()));
-        self.found.extend(begin.iter().copied().zip(from..));
+        let rest = range.start.saturating_add(room).min(range.end);
+        for at in range.start..rest {
+            self.found.push(self.key(line[at], at as u32));
+        }
         self.cut();
         wide(
             #[inline(always)]
-            || self.rest(rest, from.saturating_add(begin.len() as u32), room),
+            || self.rest(line, rest..range.end, room),
         );
         self.cut();
-        let largest = self.largest;
-        self.found.sort_unstable_by(|a, b| order(largest, a, b));
+        self.found.sort_unstable();
     }
 
     #[inline(always)]
     #[allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN is neither")]
-    fn rest(&mut self, rest: &[T], mut at: u32, room: usize) {
-        for block in rest.chunks(BLOCK) {
-            let Some(&(last, _)) = self.found.get(self.k - 1) else { return };
+    fn rest(&mut self, line: &[T], range: Range<usize>, room: usize) {
+        for start in range.clone().step_by(BLOCK) {
+            let block = &line[start..range.end.min(start + BLOCK)];
+            let Some(&bound) = self.found.get(self.k - 1) else { return };
+            let last = line[bound.place() as usize];
             // NaN is above all numbers, also where it is the last one.
             let any = match self.largest {
                 true => block.iter().fold(0u32, |any, v| any | u32::from(!(*v <= last))),
                 false => block.iter().fold(0u32, |any, v| any | u32::from(!(*v >= last))),
             };
             if any != 0 {
-                // Equal elements keep their order.
-                let bound = (last, at);
-                let before = |v: &(T, u32)| order(self.largest, v, &bound) == Ordering::Less;
-                self.found.extend(block.iter().copied().zip(at..).filter(before));
+                for (i, v) in block.iter().enumerate() {
+                    let key = self.key(*v, (start + i) as u32);
+                    if key < bound {
+                        self.found.push(key);
+                    }
+                }
                 if self.found.len() >= room {
                     self.cut();
                 }
             }
-            at = at.saturating_add(block.len() as u32);
         }
     }
 }
@@ -239,5 +317,38 @@ impl Operator for TopK {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         top_k_device::lower(self, cx, lower)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_order_as_numbers_do() {
+        fn ascend<T: Sortable>(numbers: &[T])
+        where
+            <T::Key as Key>::Word: Ord,
+        {
+            assert!(numbers.windows(2).all(|two| two[0].word() < two[1].word()), "{numbers:?}");
+        }
+        let reals = [f64::NEG_INFINITY, -2.5, -1.5, -6e-8, 0.0, 6e-8, 1.5, 2.5, f64::INFINITY, f64::NAN];
+        ascend(&reals);
+        ascend(&reals.map(|v| v as f32));
+        ascend(&reals.map(f16::from_f64));
+        ascend(&reals.map(bf16::from_f64));
+        ascend(&[i8::MIN, -1, 0, 1, i8::MAX]);
+        ascend(&[i16::MIN, -1, 0, 1, i16::MAX]);
+        ascend(&[i32::MIN, -1, 0, 1, i32::MAX]);
+        ascend(&[i64::MIN, -1, 0, 1, i64::MAX]);
+        ascend(&[0, 1, u8::MAX]);
+        ascend(&[0, 1, u16::MAX]);
+        ascend(&[0, 1, u32::MAX]);
+        ascend(&[0, 1, u64::MAX]);
+        assert_eq!((-0.0f32).word(), 0.0f32.word());
+        assert_eq!((-0.0f64).word(), 0.0f64.word());
+        assert_eq!((-f32::NAN).word(), f32::NAN.word());
+        assert_eq!(u64::new(!7, u32::MAX).place(), u32::MAX);
+        assert_eq!(u128::new(!7, 5).place(), 5);
     }
 }

@@ -52,22 +52,15 @@ impl Unique {
         Ok(Along::axes(shape, axis, axis + 1))
     }
 
-    fn groups<T: PartialOrd>(&self, x: &[T], Along { outer, len, inner }: Along) -> Groups {
-        let slices = |a: usize, b: usize| {
-            let row = |o: usize, s: usize| x.get((o * len + s) * inner..(o * len + s + 1) * inner);
-            (0..outer)
-                .flat_map(|o| row(o, a).unwrap_or(&[]).iter().zip(row(o, b).unwrap_or(&[])))
-                .map(|(a, b)| compare(a, b))
-                .find(|order| order.is_ne())
-                .unwrap_or(Ordering::Equal)
-        };
+    /// Groups of the `len` slices, of which `compare` says the order.
+    fn groups(&self, len: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Groups {
         let mut order: Vec<usize> = (0..len).collect();
         // Stable, so that the first of equal slices is the first in the input.
-        order.sort_by(|&a, &b| slices(a, b));
+        order.sort_by(|&a, &b| compare(a, b));
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for s in order {
             match groups.last_mut() {
-                Some(group) if slices(group[0], s).is_eq() => group.push(s),
+                Some(group) if compare(group[0], s).is_eq() => group.push(s),
                 _ => groups.push(vec![s]),
             }
         }
@@ -85,15 +78,26 @@ impl Unique {
         }
     }
 
-    fn outputs<T: PartialOrd + Element>(&self, x: &Tensor) -> Result<Vec<Tensor>, OpError> {
-        let along = self.along(x)?;
-        let values = x.as_slice::<T>()?;
-        let groups = self.groups(values, along);
-        let mut picked = Vec::with_capacity(along.outer * groups.first.len() * along.inner);
+    fn groups_of<T: PartialOrd + Element>(&self, x: &Tensor, along: Along) -> Result<Groups, OpError> {
+        let (values, Along { outer, len, inner }) = (x.as_slice::<T>()?, along);
+        let row = |o: usize, s: usize| values.get((o * len + s) * inner..(o * len + s + 1) * inner);
+        let slices = |a: usize, b: usize| {
+            (0..outer)
+                .flat_map(|o| row(o, a).unwrap_or(&[]).iter().zip(row(o, b).unwrap_or(&[])))
+                .map(|(a, b)| compare(a, b))
+                .find(|order| order.is_ne())
+                .unwrap_or(Ordering::Equal)
+        };
+        Ok(self.groups(len, &slices))
+    }
+
+    fn outputs(&self, x: &Tensor, along: Along, groups: Groups) -> Result<Vec<Tensor>, OpError> {
+        let slice = along.inner * x.dtype().bytes();
+        let mut picked = Vec::with_capacity(along.outer * groups.first.len() * slice);
         for o in 0..along.outer {
             for s in &groups.first {
-                let from = (o * along.len + s) * along.inner;
-                picked.extend_from_slice(values.get(from..from + along.inner).unwrap_or(&[]));
+                let from = (o * along.len + s) * slice;
+                picked.extend_from_slice(x.bytes().get(from..from + slice).unwrap_or(&[]));
             }
         }
         let mut dims = x.shape().to_vec();
@@ -104,7 +108,7 @@ impl Unique {
         let info = TensorInfo::new(x.dtype(), crate::shape::Shape::new(dims)?);
         let longs = |v: &[usize]| Tensor::from_i64s(&v.iter().map(|&i| i as i64).collect::<Vec<i64>>());
         Ok(vec![
-            Tensor::from_bytes(info, bytemuck::cast_slice(&picked))?,
+            Tensor::from_bytes(info, &picked)?,
             longs(&groups.first),
             longs(&groups.of),
             Tensor::from_i64s(&groups.counts),
@@ -115,7 +119,9 @@ impl Unique {
         cx.expect_counts(1..=1, 1..=4)?;
         cx.dtype_of(0, &DType::COMPUTE)?;
         let x = cx.need_value(0)?;
-        let mut outputs = with_number!(x.dtype(), T => self.outputs::<T>(x)?, else self.outputs::<u8>(x)?);
+        let along = self.along(x)?;
+        let groups = with_number!(x.dtype(), T => self.groups_of::<T>(x, along)?, else self.groups_of::<u8>(x, along)?);
+        let mut outputs = self.outputs(x, along, groups)?;
         outputs.truncate(cx.output_count());
         Ok(outputs)
     }

@@ -50,7 +50,7 @@ pub(super) fn zip<A: Copy + Sync, B: Copy + Sync, Y: Send>(
     y: &mut [Y],
     f: impl Fn(A, B) -> Y + Send + Sync,
 ) {
-    let steps = [0, 1].map(|k| nest.inner_stride(k));
+    let steps = nest.inner_strides();
     par::parts(y, |first, part| {
         nest.runs(first..first + part.len(), |start, len, at| {
             let out = &mut part[start - first..start - first + len];
@@ -67,7 +67,7 @@ pub(super) fn zip_wide<T: Copy + Sync + Send>(
     y: &mut [T],
     f: impl Fn(T, T) -> T + Send + Sync,
 ) {
-    let steps = [0, 1].map(|k| nest.inner_stride(k));
+    let steps = nest.inner_strides();
     par::parts(y, |first, part| {
         nest.runs(first..first + part.len(), |start, len, at| {
             let out = &mut part[start - first..start - first + len];
@@ -80,7 +80,7 @@ pub(super) fn zip_wide<T: Copy + Sync + Send>(
     });
 }
 
-/// One row, along which the operands move by `steps`.
+/// One row, along which the operands move by `steps`. What loops take their elements from is compiled once for all functions.
 #[inline(always)]
 fn zip_row<A: Copy, B: Copy, Y>(steps: [isize; 2], a: &[A], b: &[B], out: &mut [Y], f: impl Fn(A, B) -> Y) {
     match steps {
@@ -91,15 +91,21 @@ fn zip_row<A: Copy, B: Copy, Y>(steps: [isize; 2], a: &[A], b: &[B], out: &mut [
         }
         [1, 0] => {
             let Some(&b) = b.first() else { return };
-            out.iter_mut().zip(a).for_each(|(y, a)| *y = f(*a, b));
+            for (y, a) in out.iter_mut().zip(a) {
+                *y = f(*a, b);
+            }
         }
         [0, 1] => {
             let Some(&a) = a.first() else { return };
-            out.iter_mut().zip(b).for_each(|(y, b)| *y = f(a, *b));
+            for (y, b) in out.iter_mut().zip(b) {
+                *y = f(a, *b);
+            }
         }
         _ => {
             let (Some(&a), Some(&b)) = (a.first(), b.first()) else { return };
-            out.iter_mut().for_each(|y| *y = f(a, b));
+            for y in out {
+                *y = f(a, b);
+            }
         }
     }
 }
@@ -119,20 +125,34 @@ pub(super) fn fold<T: Copy + Send + Sync>(
                 let x = from(x, at[k]);
                 match (k, nest.inner_stride(k), x.first()) {
                     (_, _, None) => {}
-                    (0, 1, _) => out.iter_mut().zip(x).for_each(|(y, x)| *y = *x),
+                    (0, 1, _) => {
+                        for (y, x) in out.iter_mut().zip(x) {
+                            *y = *x;
+                        }
+                    }
                     (0, _, Some(&x)) => out.fill(x),
-                    (_, 1, _) => out.iter_mut().zip(x).for_each(|(y, x)| *y = f(*y, *x)),
-                    (_, _, Some(&x)) => out.iter_mut().for_each(|y| *y = f(*y, x)),
+                    (_, 1, _) => {
+                        for (y, x) in out.iter_mut().zip(x) {
+                            *y = f(*y, *x);
+                        }
+                    }
+                    (_, _, Some(&x)) => {
+                        for y in out.iter_mut() {
+                            *y = f(*y, x);
+                        }
+                    }
                 }
             }
-            out.iter_mut().for_each(|y| *y = done(*y));
+            for y in out {
+                *y = done(*y);
+            }
         });
     });
 }
 
 /// `y[i] = condition[..] != 0 ? a[..] : b[..]`, operands 0, 1 and 2 of `nest`.
 pub(super) fn select<T: Copy + Send + Sync>(nest: &Nest, condition: &[u8], a: &[T], b: &[T], y: &mut [T]) {
-    let [of_condition, of_a, of_b] = [0, 1, 2].map(|k| nest.inner_stride(k) != 0);
+    let [of_condition, of_a, of_b] = nest.inner_strides().map(|step| step != 0);
     par::parts(y, |first, part| {
         nest.runs(first..first + part.len(), |start, len, at| {
             let out = &mut part[start - first..start - first + len];

@@ -3,10 +3,11 @@
 use half::{bf16, f16};
 
 use super::apply::{input, output, zip, zip_wide};
-use super::number::{Number, with_number};
+use super::number::{Number, f64s, with_number};
 use crate::dtype::DType;
 use crate::expr::{BinaryFunction, BitFormula, Lane, PairFormula, PairTest, VisitPair, pairs};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::real::check_len;
 use crate::ops::strided::Nest;
 use crate::ops::{OpCx, OpError};
 
@@ -138,9 +139,8 @@ fn power<T: Number>(
         }, else Vec::new());
         zip(&call.nest, a, &e, output::<T>(args, 2, call.lens[2])?, T::powi);
     } else {
-        let e: Vec<f64> = with_number!(exponent, E => {
-            input::<E>(args, 1, len)?.iter().map(|v| v.to_f64()).collect()
-        }, else Vec::new());
+        let e = f64s(args, 1, exponent)?;
+        check_len(1, e.len(), len)?;
         let y = output::<T>(args, 2, call.lens[2])?;
         zip(&call.nest, a, &e, y, |v: T, e: f64| T::from_f64(v.to_f64().powf(e)));
     }

@@ -2,9 +2,11 @@
 
 use half::{bf16, f16};
 
-use crate::dtype::Element;
+use crate::dtype::{DType, Element};
 use crate::expr::{Lane, PairFormula, PairTest, Plain, pairs};
+use crate::kernel::{KernelError, NativeArgs};
 use crate::ops::halves::Half;
+use crate::ops::real::check_len;
 
 /// An element type that is a number. Integers wrap; half types compute in `f32`.
 pub(crate) trait Number: Element + PartialOrd {
@@ -192,6 +194,34 @@ macro_rules! with_number {
     }};
 }
 pub(crate) use with_number;
+
+/// The elements of argument `index`, of type `dtype`; truth values are 0 and 1.
+pub(crate) fn f64s(args: &NativeArgs<'_, '_>, index: usize, dtype: DType) -> Result<Vec<f64>, KernelError> {
+    fn of<T: Number>(args: &NativeArgs<'_, '_>, index: usize) -> Result<Vec<f64>, KernelError> {
+        Ok(args.read::<T>(index)?.iter().map(|v| v.to_f64()).collect())
+    }
+    with_number!(dtype, T => of::<T>(args, index), else of::<u8>(args, index))
+}
+
+/// Writes the numbers to argument `index`, of type `dtype`, by [`Number::from_f64`].
+pub(crate) fn write_f64s(
+    args: &mut NativeArgs<'_, '_>,
+    index: usize,
+    dtype: DType,
+    numbers: &[f64],
+) -> Result<(), KernelError> {
+    fn of<T: Number>(
+        args: &mut NativeArgs<'_, '_>,
+        index: usize,
+        numbers: &[f64],
+    ) -> Result<(), KernelError> {
+        let y = args.take_write::<T>(index)?;
+        check_len(index, y.len(), numbers.len())?;
+        y.iter_mut().zip(numbers).for_each(|(y, v)| *y = T::from_f64(*v));
+        Ok(())
+    }
+    with_number!(dtype, T => of::<T>(args, index, numbers), else of::<u8>(args, index, numbers))
+}
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::table::{params, spec, variants};
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
-use crate::ops::pointwise::number::{Number, with_number};
+use crate::ops::pointwise::number::{Number, f64s, with_number};
 use crate::ops::real::FLOATS;
 use crate::ops::word::word;
 use crate::ops::{AttrReader, Lowering, OpCx, OpError, Operand, Operator};
@@ -30,18 +30,21 @@ impl Bernoulli {
         Bernoulli { dtype, seed: Seed::of(seed) }
     }
 
-    fn run<P: Number, T: bytemuck::Pod>(
-        self,
-        args: &mut NativeArgs<'_, '_>,
-        [zero, one]: [T; 2],
-    ) -> Result<(), KernelError> {
+    /// For each element whether it is one.
+    fn picks(self, probabilities: &[f64]) -> Vec<bool> {
         let mut numbers = self.seed.philox().uniforms();
-        let p = args.read::<P>(0)?;
-        for (i, (y, p)) in args.take_write::<T>(1)?.iter_mut().zip(p).enumerate() {
-            *y = if f64::from(numbers.at(i)) < p.to_f64() { one } else { zero };
-        }
-        Ok(())
+        probabilities.iter().enumerate().map(|(i, p)| f64::from(numbers.at(i)) < *p).collect()
     }
+}
+
+/// Writes the second of two numbers where `picks` says so.
+fn write<T: bytemuck::Pod>(
+    args: &mut NativeArgs<'_, '_>,
+    picks: &[bool],
+    of: [T; 2],
+) -> Result<(), KernelError> {
+    args.take_write::<T>(1)?.iter_mut().zip(picks).for_each(|(y, pick)| *y = of[usize::from(*pick)]);
+    Ok(())
 }
 
 impl Operator for Bernoulli {
@@ -65,9 +68,8 @@ impl Operator for Bernoulli {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (op, from, to) = (*self, cx.dtype(0)?, cx.output(0)?.dtype);
         Ok(NativeKernel::new("Bernoulli", move |args| {
-            with_number!(from, P => with_number!(to,
-                T => op.run::<P, T>(args, [T::ZERO, T::from_i64(1)]),
-                else op.run::<P, u8>(args, [0, 1])), else Ok(()))
+            let picks = op.picks(&f64s(args, 0, from)?);
+            with_number!(to, T => write(args, &picks, [T::ZERO, T::from_i64(1)]), else write(args, &picks, [0u8, 1]))
         }))
     }
 

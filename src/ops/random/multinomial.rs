@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::philox::Seed;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
+use crate::kernel::NativeKernel;
 use crate::kernel::table::{params, spec, variants};
-use crate::kernel::{KernelError, NativeArgs, NativeKernel};
-use crate::ops::pointwise::number::{Number, with_number};
+use crate::ops::pointwise::number::f64s;
 use crate::ops::real::FLOATS;
 use crate::ops::word::word;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator};
@@ -40,32 +40,26 @@ impl Multinomial {
         Multinomial { samples, wide, seed: Seed::of(seed) }
     }
 
-    fn run<T: Number, C: Number>(
-        self,
-        args: &mut NativeArgs<'_, '_>,
-        classes: usize,
-    ) -> Result<(), KernelError> {
+    /// The classes that are drawn of each row of `x`.
+    fn draw(self, x: &[f32], classes: usize) -> Vec<usize> {
         let mut numbers = self.seed.philox().uniforms();
-        let (x, y) = (args.read::<T>(0)?, args.take_write::<C>(1)?);
-        if y.is_empty() {
-            return Ok(());
-        }
-        for (row, (x, y)) in x.chunks(classes).zip(y.chunks_mut(self.samples)).enumerate() {
-            let top = x.iter().map(|v| v.to_f64() as f32).fold(f32::NEG_INFINITY, f32::max);
+        let mut drawn = Vec::new();
+        for x in x.chunks(classes.max(1)) {
+            let top = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let mut total = 0f32;
-            let add = |v: &T| {
-                total += (v.to_f64() as f32 - top).exp();
+            let add = |v: &f32| {
+                total += (v - top).exp();
                 total
             };
             let sums: Vec<f32> = x.iter().map(add).collect();
-            for (k, y) in y.iter_mut().enumerate() {
-                let aim = numbers.at(row * self.samples + k) * total;
+            for _ in 0..self.samples {
+                let aim = numbers.at(drawn.len()) * total;
                 // Sums never fall.
                 let class = sums.partition_point(|sum| *sum <= aim || sum.is_nan());
-                *y = C::from_i64(class.min(classes - 1) as i64);
+                drawn.push(class.min(classes - 1));
             }
         }
-        Ok(())
+        drawn
     }
 }
 
@@ -99,9 +93,16 @@ impl Operator for Multinomial {
     fn cpu(&self, cx: &OpCx) -> Result<NativeKernel, OpError> {
         let (op, classes, dtype) = (*self, cx.shape(0)?[1], cx.dtype(0)?);
         Ok(NativeKernel::new("Multinomial", move |args| {
-            with_number!(dtype, T => {
-                if op.wide { op.run::<T, i64>(args, classes) } else { op.run::<T, i32>(args, classes) }
-            }, else Ok(()))
+            let x: Vec<f32> = f64s(args, 0, dtype)?.into_iter().map(|v| v as f32).collect();
+            let drawn = op.draw(&x, classes);
+            if op.wide {
+                let y = args.take_write::<i64>(1)?.iter_mut();
+                y.zip(drawn).for_each(|(y, class)| *y = class as i64);
+            } else {
+                let y = args.take_write::<i32>(1)?.iter_mut();
+                y.zip(drawn).for_each(|(y, class)| *y = class as i32);
+            }
+            Ok(())
         }))
     }
 

@@ -500,24 +500,31 @@ fn reduce<T: Number>(
     let folds = Folds { x, kept: &blocks.kept, lines: &lines, count: blocks.count };
     let (low, high) = T::bounds();
     let same = |v| v;
-    match kind {
-        ReduceKind::Sum => folds.each(y, T::Acc::ZERO, same, T::Acc::add, same),
-        ReduceKind::Mean => folds.each(y, T::Acc::ZERO, same, T::Acc::add, |v| v.div_count(blocks.count)),
-        ReduceKind::LogSum => {
-            folds.each(y, T::Acc::ZERO, same, T::Acc::add, |v| T::Acc::from_f64(v.as_f64().ln()));
+    let (map, combine, finish) = kind.steps();
+    match (combine, map) {
+        (Combine::Sum, Map::None) => folds.each(y, T::Acc::ZERO, same, T::Acc::add, finish),
+        (Combine::Sum, Map::Abs) => folds.each(y, T::Acc::ZERO, T::Acc::abs, T::Acc::add, finish),
+        (Combine::Sum, Map::Square) => folds.each(y, T::Acc::ZERO, |v| v.mul(v), T::Acc::add, finish),
+        (Combine::Product, _) => folds.each(y, T::Acc::ONE, same, T::Acc::mul, finish),
+        (Combine::Max, _) => {
+            folds.each(y, low, same, |a, v| if v > a || v.is_nan() { v } else { a }, finish);
         }
-        ReduceKind::L1 => folds.each(y, T::Acc::ZERO, T::Acc::abs, T::Acc::add, same),
-        ReduceKind::SumSquare => folds.each(y, T::Acc::ZERO, |v| v.mul(v), T::Acc::add, same),
-        ReduceKind::L2 => {
-            let root = |v: T::Acc| T::Acc::from_f64(v.as_f64().sqrt());
-            folds.each(y, T::Acc::ZERO, |v| v.mul(v), T::Acc::add, root);
+        (Combine::Min, _) => {
+            folds.each(y, high, same, |a, v| if v < a || v.is_nan() { v } else { a }, finish);
         }
-        ReduceKind::Prod => folds.each(y, T::Acc::ONE, same, T::Acc::mul, same),
-        ReduceKind::Max => folds.each(y, low, same, |a, v| if v > a || v.is_nan() { v } else { a }, same),
-        ReduceKind::Min => folds.each(y, high, same, |a, v| if v < a || v.is_nan() { v } else { a }, same),
-        ReduceKind::LogSumExp => folds.log_sums(y),
+        (Combine::LogSumExp, _) => folds.log_sums(y),
     }
     Ok(())
+}
+
+/// Finishes results that `count` elements were combined to.
+fn finish_all<A: Accumulator>(finish: Finish, results: &mut [A], count: usize) {
+    match finish {
+        Finish::None => {}
+        Finish::Mean => results.iter_mut().for_each(|a| *a = a.div_count(count)),
+        Finish::Root => results.iter_mut().for_each(|a| *a = A::from_f64(a.as_f64().sqrt())),
+        Finish::Log => results.iter_mut().for_each(|a| *a = A::from_f64(a.as_f64().ln())),
+    }
 }
 
 /// The result for no elements.
@@ -595,14 +602,14 @@ impl<T: Number> Folds<'_, T> {
         &self.x[from..from.saturating_add(len).min(self.x.len())]
     }
 
-    /// Writes `finish` of the elements of each block, mapped and combined with `first`.
+    /// Writes the elements of each block, mapped, combined with `first` and finished.
     fn each(
         &self,
         y: &mut [T],
         first: T::Acc,
         map: impl Fn(T::Acc) -> T::Acc + Copy + Sync,
         combine: impl Fn(T::Acc, T::Acc) -> T::Acc + Copy + Sync,
-        finish: impl Fn(T::Acc) -> T::Acc + Copy + Sync,
+        finish: Finish,
     ) {
         let Lines { starts, len, step } = self.lines;
         if self.columns() {
@@ -622,7 +629,8 @@ impl<T: Number> Folds<'_, T> {
                                 std::mem::swap(&mut acc, &mut next);
                             }
                         }
-                        out.iter_mut().zip(&*acc).for_each(|(y, a)| *y = T::narrow(finish(*a)));
+                        finish_all(finish, &mut acc[..out.len()], self.count);
+                        out.iter_mut().zip(&*acc).for_each(|(y, a)| *y = T::narrow(*a));
                     },
                 );
             });
@@ -633,8 +641,16 @@ impl<T: Number> Folds<'_, T> {
             wide(
                 #[inline(always)]
                 || {
-                    for (k, y) in out.iter_mut().enumerate() {
-                        *y = T::narrow(finish(self.fold(base + next * k as isize, first, map, combine)));
+                    let mut results = [first; SIDE];
+                    let mut base = base;
+                    for out in out.chunks_mut(SIDE) {
+                        let results = &mut results[..out.len()];
+                        for result in results.iter_mut() {
+                            *result = self.fold(base, first, map, combine);
+                            base += next;
+                        }
+                        finish_all(finish, results, self.count);
+                        out.iter_mut().zip(results).for_each(|(y, a)| *y = T::narrow(*a));
                     }
                 },
             );

@@ -6,9 +6,9 @@ use super::place::{Outside, SampleMode, SampledAxis, Taps};
 use super::tiles;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
-use crate::kernel::{KernelError, NativeKernel};
-use crate::ops::pointwise::number::{Number, with_number};
-use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, real_kernel};
+use crate::kernel::{KernelError, NativeArgs, NativeKernel};
+use crate::ops::pointwise::number::{f64s, write_f64s};
+use crate::ops::real::{FLOATS, Real, RealIo, RealKernel, check_len, real_kernel};
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
 use crate::shape::Shape;
 
@@ -61,6 +61,18 @@ pub(super) struct GridDims {
     pub(super) plane: usize,
 }
 
+impl GridDims {
+    /// Elements of all images.
+    fn inputs(&self) -> usize {
+        self.batch * self.channels * self.input.iter().product::<usize>()
+    }
+
+    /// Elements of the output.
+    fn outputs(&self) -> usize {
+        self.batch * self.channels * self.plane
+    }
+}
+
 impl GridSample {
     pub(super) fn dims(&self, cx: &OpCx) -> Result<(GridDims, Shape), OpError> {
         let (x, grid) = (cx.shape(0)?, cx.shape(1)?);
@@ -106,8 +118,7 @@ impl Operator for GridSample {
         if dtype.is_float() {
             return real_kernel("GridSample", cx, run);
         }
-        let grid_dtype = cx.dtype(1)?;
-        with_number!(dtype, T => Ok(numbers::<T>(run, grid_dtype)), else Ok(numbers::<u8>(run, grid_dtype)))
+        Ok(numbers(run, dtype, cx.dtype(1)?))
     }
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
@@ -201,6 +212,26 @@ impl Run {
         });
     }
 
+    /// The nearest elements, as bytes.
+    fn picked<E: bytemuck::Pod + Default + Send + Sync>(
+        &self,
+        args: &mut NativeArgs<'_, '_>,
+        grid: Vec<f64>,
+        grid_dtype: DType,
+    ) -> Result<(), KernelError> {
+        let (x, y) = (args.read::<E>(0)?, args.take_write::<E>(2)?);
+        check_len(0, x.len(), self.dims.inputs())?;
+        check_len(2, y.len(), self.dims.outputs())?;
+        // Single precision where the grid has no more: places half between two elements round alike.
+        if grid_dtype == DType::F64 {
+            self.pick(x, &grid, y);
+        } else {
+            let grid: Vec<f32> = grid.into_iter().map(|g| g as f32).collect();
+            self.pick(x, &grid, y);
+        }
+        Ok(())
+    }
+
     /// The nearest elements, untouched.
     fn pick<T: Real, E: Copy + Default + Send + Sync>(&self, x: &[E], grid: &[T], y: &mut [E]) {
         let [_, h, w] = self.dims.input;
@@ -225,8 +256,8 @@ impl Run {
 impl RealKernel for Run {
     fn run<T: Real>(&self, io: &mut RealIo<'_, T>) -> Result<(), KernelError> {
         let d = &self.dims;
-        let (y, inputs) = io.output(0, d.batch * d.channels * d.plane)?;
-        let x = inputs.get(0, d.batch * d.channels * d.input.iter().product::<usize>())?;
+        let (y, inputs) = io.output(0, d.outputs())?;
+        let x = inputs.get(0, d.inputs())?;
         let grid = inputs.get(1, d.batch * d.plane * d.rank)?;
         self.sample(x, grid, y);
         Ok(())
@@ -234,34 +265,23 @@ impl RealKernel for Run {
 }
 
 /// The native function for elements that are no floats: nearest ones as they are, others computed as `f64`.
-fn numbers<E: Number + Default>(run: Run, grid_dtype: DType) -> NativeKernel {
+fn numbers(run: Run, dtype: DType, grid_dtype: DType) -> NativeKernel {
     NativeKernel::new("GridSample", move |args| {
-        let d = &run.dims;
-        let (x, y) = (args.read::<E>(0)?, args.take_write::<E>(2)?);
-        let grid: Vec<f64> = with_number!(grid_dtype, G => {
-            args.read::<G>(1)?.iter().map(|g| Number::to_f64(*g)).collect()
-        }, else Vec::new());
-        let lens = [
-            (x.len(), d.batch * d.channels * d.input.iter().product::<usize>()),
-            (grid.len(), d.batch * d.plane * d.rank),
-            (y.len(), d.batch * d.channels * d.plane),
-        ];
-        for (i, (got, want)) in lens.into_iter().enumerate() {
-            crate::ops::real::check_len(i, got, want)?;
+        let (d, grid) = (&run.dims, f64s(args, 1, grid_dtype)?);
+        check_len(1, grid.len(), d.batch * d.plane * d.rank)?;
+        match (run.op.mode, dtype.bytes()) {
+            (SampleMode::Nearest, 1) => run.picked::<u8>(args, grid, grid_dtype),
+            (SampleMode::Nearest, 2) => run.picked::<u16>(args, grid, grid_dtype),
+            (SampleMode::Nearest, 4) => run.picked::<u32>(args, grid, grid_dtype),
+            (SampleMode::Nearest, _) => run.picked::<u64>(args, grid, grid_dtype),
+            _ => {
+                let x = f64s(args, 0, dtype)?;
+                check_len(0, x.len(), d.inputs())?;
+                let mut y = vec![0.0; d.outputs()];
+                run.sample(&x, &grid, &mut y);
+                write_f64s(args, 2, dtype, &y)
+            }
         }
-        // Single precision where the grid has no more: places half between two elements round alike.
-        if run.op.mode == SampleMode::Nearest && grid_dtype != DType::F64 {
-            let grid: Vec<f32> = grid.iter().map(|g| *g as f32).collect();
-            run.pick(x, &grid, y);
-        } else if run.op.mode == SampleMode::Nearest {
-            run.pick(x, &grid, y);
-        } else {
-            let x: Vec<f64> = x.iter().map(|v| v.to_f64()).collect();
-            let mut wide = vec![0.0; y.len()];
-            run.sample(&x, &grid, &mut wide);
-            y.iter_mut().zip(wide).for_each(|(y, v)| *y = E::from_f64(v));
-        }
-        Ok(())
     })
 }
 

@@ -14,9 +14,10 @@ use super::{FLOATS_TO_32, count};
 use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::NativeKernel;
+use crate::operator::AttentionPorts;
 use crate::ops::real::{mixed_kernel, real_kernel};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Structure};
 use crate::shape::Shape;
 
 // Positions of the inputs.
@@ -316,6 +317,17 @@ impl Resolved {
 impl Operator for GroupQueryAttention {
     fn name(&self) -> &'static str {
         "GroupQueryAttention"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::Attention(AttentionPorts {
+            keys: K,
+            past: Some(PAST_K),
+            bias: Some(ADDED),
+            total: Some(TOTAL),
+            extends: true,
+            placed: true,
+        }))
     }
 
     fn value_inputs(&self) -> &'static [usize] {

@@ -8,7 +8,7 @@ use crate::graph::TensorInfo;
 use crate::kernel::NativeKernel;
 use crate::ops::attention::{CODES, count};
 use crate::ops::window::bad;
-use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator};
+use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, Structure};
 
 /// A [`MatMulNBits`] without zero points, whose sizes may be those of its weights, `[n, bytes]`.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +77,10 @@ impl Operator for CodedMatMul {
             Codes::Fp4 | Codes::Nf4 => "MatMulBnb4",
             _ => "MatMulNBits",
         }
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::CodedMatMul)
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -30,7 +30,8 @@ use crate::ops::real::real_kernel;
 use crate::ops::window::bad;
 use crate::ops::word::word;
 use crate::ops::{
-    Absorbed, AbsorbedInput, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator, absorb,
+    Absorbed, AbsorbedInput, Activation, AttrReader, Cost, Lowering, OpCx, OpError, Operand, Operator,
+    Structure, absorb,
 };
 use crate::shape::Shape;
 
@@ -327,6 +328,10 @@ impl Gate for MatMulNBits {
 impl Operator for MatMulNBits {
     fn name(&self) -> &'static str {
         "MatMulNBits"
+    }
+
+    fn structure(&self) -> Option<Structure<'_>> {
+        Some(Structure::CodedMatMul)
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -245,7 +245,7 @@ pub(crate) fn many_rows<T: Real>(
         return Err(KernelError::Value { what: "a product with codes that is not summed in float32".into() });
     };
     if tile::has_vectors() {
-        let columns = Decoded { decode, depth: k };
+        let columns = Decoded { decode: &decode, depth: k };
         let (start, epilogue) = (Start::Zero, Activation::None.into());
         Tiled { a, a_row: k, depth: k, columns: &columns, start, epilogue }.run(m, n, y, n, Threads::All);
     } else {
@@ -261,13 +261,13 @@ pub(crate) fn many_rows<T: Real>(
 }
 
 /// The columns of a matrix that are decoded when they are multiplied.
-struct Decoded<F> {
+struct Decoded<'a> {
     /// Writes whole columns, from the given one on.
-    decode: F,
+    decode: &'a (dyn Fn(usize, &mut [f32]) + Sync),
     depth: usize,
 }
 
-impl<F: Fn(usize, &mut [f32]) + Sync> Columns for Decoded<F> {
+impl Columns for Decoded<'_> {
     const BAND: usize = 128;
 
     #[inline(always)]

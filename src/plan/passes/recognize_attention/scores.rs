@@ -148,7 +148,6 @@ impl Search<'_> {
 
     /// What `v` has in another shape.
     fn reshaped(&self, v: ValueId) -> Option<ValueId> {
-        let (n, op) = self.maker(v)?;
-        self.flow.nodes[n].inputs.get(op.alias(&self.flow.cx(n))?).copied().flatten()
+        self.flow.reshaped(self.maker(v)?.0, v)
     }
 }

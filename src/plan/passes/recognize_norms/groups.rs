@@ -101,10 +101,7 @@ impl Search<'_> {
 
     /// What `v` has in another shape.
     fn reshaped(&self, v: ValueId) -> Option<ValueId> {
-        let n = self.index.producer(v)?;
-        let node = &self.flow.nodes[n];
-        let x = node.inputs.get(node.op.alias(&self.flow.cx(n))?).copied().flatten()?;
-        (self.flow.values[x].info.dtype == self.flow.values[v].info.dtype).then_some(x)
+        self.flow.reshaped(self.index.producer(v)?, v)
     }
 
     /// The only reader of `v`, which lies in plain memory.
