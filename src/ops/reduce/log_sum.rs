@@ -1,6 +1,7 @@
 //! The logarithm of a sum of exponentials, without overflow.
 
-use super::reduce_op::{Accumulator, Folds, Lines, Number, SIDE};
+use super::accumulator::{Accumulator, Number};
+use super::reduce_op::{Folds, Lines, SIDE};
 use crate::ops::linalg::product::sum_of;
 use crate::ops::norm::largest;
 use crate::ops::real::{as_f32s, as_f32s_mut};

@@ -1,5 +1,6 @@
 //! Reductions over axes.
 
+mod accumulator;
 pub(crate) mod arg;
 mod cumulative;
 mod log_sum;
