@@ -7,6 +7,7 @@ mod gather_elements;
 mod gather_nd;
 mod non_zero;
 mod one_hot;
+mod order;
 pub(crate) mod positions;
 mod reverse_sequence;
 mod scatter;

@@ -3,14 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use half::{bf16, f16};
-
+use super::order::{Key, Sortable};
 use super::top_k_device;
 use crate::dtype::DType;
 use crate::graph::TensorInfo;
 use crate::kernel::{KernelError, NativeArgs, NativeKernel};
 use crate::ops::norm::Along;
-use crate::ops::pointwise::number::{Number, with_number};
+use crate::ops::pointwise::number::with_number;
 use crate::ops::{AttrReader, Cost, Lowering, OpCx, OpError, Operator, par};
 use crate::simd::wide;
 
@@ -128,82 +127,6 @@ impl TopK {
     }
 }
 
-/// A number whose order is that of whole numbers.
-trait Sortable: Number {
-    /// Holds a number and its position.
-    type Key: Key;
-
-    /// Orders as the numbers do; -0 is 0, and all NaNs are one above the others.
-    fn word(self) -> <Self::Key as Key>::Word;
-}
-
-/// An element as one number: those that come first are the least.
-trait Key: Copy + Ord + Send + Sync {
-    type Word: std::ops::Not<Output = Self::Word>;
-
-    fn new(word: Self::Word, place: u32) -> Self;
-
-    /// The element's position.
-    fn place(self) -> u32;
-}
-
-macro_rules! key {
-    ($key:ty, $word:ty) => {
-        impl Key for $key {
-            type Word = $word;
-
-            #[inline(always)]
-            fn new(word: $word, place: u32) -> $key {
-                <$key>::from(word) << 32 | <$key>::from(place)
-            }
-
-            #[inline(always)]
-            fn place(self) -> u32 {
-                self as u32
-            }
-        }
-    };
-}
-
-key!(u64, u32);
-key!(u128, u64);
-
-macro_rules! sortable {
-    ($($t:ty, $key:ty, $word:expr;)*) => {$(
-        impl Sortable for $t {
-            type Key = $key;
-
-            #[inline(always)]
-            fn word(self) -> <$key as Key>::Word {
-                $word(self)
-            }
-        }
-    )*};
-}
-
-sortable! {
-    i8, u64, |v| i32::from(v).word();
-    i16, u64, |v| i32::from(v).word();
-    i32, u64, |v: i32| v as u32 ^ 1 << 31;
-    i64, u128, |v: i64| v as u64 ^ 1 << 63;
-    u8, u64, u32::from;
-    u16, u64, u32::from;
-    u32, u64, |v| v;
-    u64, u128, |v| v;
-    f16, u64, |v: f16| v.to_f32().word();
-    bf16, u64, |v: bf16| v.to_f32().word();
-    f32, u64, |v: f32| match (v + 0.0).to_bits() {
-        _ if v.is_nan() => u32::MAX,
-        bits if bits >> 31 == 1 => !bits,
-        bits => bits | 1 << 31,
-    };
-    f64, u128, |v: f64| match (v + 0.0).to_bits() {
-        _ if v.is_nan() => u64::MAX,
-        bits if bits >> 63 == 1 => !bits,
-        bits => bits | 1 << 63,
-    };
-}
-
 /// The first `k` elements of a line.
 struct First<T: Sortable> {
     largest: bool,
@@ -252,28 +175,33 @@ impl<T: Sortable> First<T> {
     }
 
     #[inline(always)]
-    #[allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN is neither")]
     fn rest(&mut self, line: &[T], range: Range<usize>, room: usize) {
         for start in range.clone().step_by(BLOCK) {
             let block = &line[start..range.end.min(start + BLOCK)];
             let Some(&bound) = self.found.get(self.k - 1) else { return };
             let last = line[bound.place() as usize];
-            // NaN is above all numbers, also where it is the last one.
-            let any = match self.largest {
-                true => block.iter().fold(0u32, |any, v| any | u32::from(!(*v <= last))),
-                false => block.iter().fold(0u32, |any, v| any | u32::from(!(*v >= last))),
-            };
-            if any != 0 {
-                for (i, v) in block.iter().enumerate() {
-                    let key = self.key(*v, (start + i) as u32);
-                    if key < bound {
-                        self.found.push(key);
-                    }
-                }
-                if self.found.len() >= room {
-                    self.cut();
-                }
+            match self.largest {
+                true => self.block(block, start, bound, room, |v| v <= last),
+                false => self.block(block, start, bound, room, |v| v >= last),
             }
+        }
+    }
+
+    /// Adds the elements of a block that come before `bound`; those that are `after` it do not.
+    #[inline(always)]
+    fn block(&mut self, block: &[T], start: usize, bound: T::Key, room: usize, after: impl Fn(T) -> bool) {
+        // NaN is above all numbers, also where it is the last one: no comparison holds.
+        if block.iter().fold(0u32, |any, v| any | u32::from(!after(*v))) == 0 {
+            return;
+        }
+        for (i, v) in block.iter().enumerate().filter(|(_, v)| !after(**v)) {
+            let key = self.key(*v, (start + i) as u32);
+            if key < bound {
+                self.found.push(key);
+            }
+        }
+        if self.found.len() >= room {
+            self.cut();
         }
     }
 }
@@ -317,38 +245,5 @@ impl Operator for TopK {
 
     fn gpu(&self, cx: &OpCx, lower: &mut Lowering<'_>) -> Result<(), OpError> {
         top_k_device::lower(self, cx, lower)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_order_as_numbers_do() {
-        fn ascend<T: Sortable>(numbers: &[T])
-        where
-            <T::Key as Key>::Word: Ord,
-        {
-            assert!(numbers.windows(2).all(|two| two[0].word() < two[1].word()), "{numbers:?}");
-        }
-        let reals = [f64::NEG_INFINITY, -2.5, -1.5, -6e-8, 0.0, 6e-8, 1.5, 2.5, f64::INFINITY, f64::NAN];
-        ascend(&reals);
-        ascend(&reals.map(|v| v as f32));
-        ascend(&reals.map(f16::from_f64));
-        ascend(&reals.map(bf16::from_f64));
-        ascend(&[i8::MIN, -1, 0, 1, i8::MAX]);
-        ascend(&[i16::MIN, -1, 0, 1, i16::MAX]);
-        ascend(&[i32::MIN, -1, 0, 1, i32::MAX]);
-        ascend(&[i64::MIN, -1, 0, 1, i64::MAX]);
-        ascend(&[0, 1, u8::MAX]);
-        ascend(&[0, 1, u16::MAX]);
-        ascend(&[0, 1, u32::MAX]);
-        ascend(&[0, 1, u64::MAX]);
-        assert_eq!((-0.0f32).word(), 0.0f32.word());
-        assert_eq!((-0.0f64).word(), 0.0f64.word());
-        assert_eq!((-f32::NAN).word(), f32::NAN.word());
-        assert_eq!(u64::new(!7, u32::MAX).place(), u32::MAX);
-        assert_eq!(u128::new(!7, 5).place(), 5);
     }
 }

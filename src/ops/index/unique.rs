@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::dtype::{DType, Element};
+use super::order::Sortable;
+use crate::dtype::DType;
 use crate::graph::{Tensor, TensorInfo};
 use crate::kernel::NativeKernel;
 use crate::ops::norm::Along;
@@ -27,9 +28,9 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
     Ok(Arc::new(Unique { axis: attrs.int_opt("axis")?, sorted: attrs.flag("sorted", true)? }))
 }
 
-fn compare<T: PartialOrd>(a: &T, b: &T) -> Ordering {
-    let nan = |v: &T| v.partial_cmp(v).is_none();
-    a.partial_cmp(b).unwrap_or_else(|| nan(a).cmp(&nan(b)))
+/// Whole numbers that order as the elements do.
+fn words<T: Sortable>(x: &Tensor) -> Result<Vec<u64>, OpError> {
+    Ok(x.as_slice::<T>()?.iter().map(|v| v.word().into()).collect())
 }
 
 /// Equal slices of a tensor.
@@ -52,11 +53,20 @@ impl Unique {
         Ok(Along::axes(shape, axis, axis + 1))
     }
 
-    /// Groups of the `len` slices, of which `compare` says the order.
-    fn groups(&self, len: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Groups {
+    /// Groups of the slices of elements that order as `words` do.
+    fn groups(&self, words: &[u64], Along { outer, len, inner }: Along) -> Groups {
+        let row = |o: usize, s: usize| words.get((o * len + s) * inner..(o * len + s + 1) * inner);
+        let compare = |a: usize, b: usize| {
+            let mut rows = (0..outer).map(|o| row(o, a).cmp(&row(o, b)));
+            rows.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+        };
         let mut order: Vec<usize> = (0..len).collect();
         // Stable, so that the first of equal slices is the first in the input.
-        order.sort_by(|&a, &b| compare(a, b));
+        if outer * inner == 1 {
+            order.sort_by_key(|&s| words.get(s));
+        } else {
+            order.sort_by(|&a, &b| compare(a, b));
+        }
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for s in order {
             match groups.last_mut() {
@@ -76,19 +86,6 @@ impl Unique {
             of,
             counts: groups.iter().map(|g| g.len() as i64).collect(),
         }
-    }
-
-    fn groups_of<T: PartialOrd + Element>(&self, x: &Tensor, along: Along) -> Result<Groups, OpError> {
-        let (values, Along { outer, len, inner }) = (x.as_slice::<T>()?, along);
-        let row = |o: usize, s: usize| values.get((o * len + s) * inner..(o * len + s + 1) * inner);
-        let slices = |a: usize, b: usize| {
-            (0..outer)
-                .flat_map(|o| row(o, a).unwrap_or(&[]).iter().zip(row(o, b).unwrap_or(&[])))
-                .map(|(a, b)| compare(a, b))
-                .find(|order| order.is_ne())
-                .unwrap_or(Ordering::Equal)
-        };
-        Ok(self.groups(len, &slices))
     }
 
     fn outputs(&self, x: &Tensor, along: Along, groups: Groups) -> Result<Vec<Tensor>, OpError> {
@@ -120,7 +117,8 @@ impl Unique {
         cx.dtype_of(0, &DType::COMPUTE)?;
         let x = cx.need_value(0)?;
         let along = self.along(x)?;
-        let groups = with_number!(x.dtype(), T => self.groups_of::<T>(x, along)?, else self.groups_of::<u8>(x, along)?);
+        let words = with_number!(x.dtype(), T => words::<T>(x)?, else words::<u8>(x)?);
+        let groups = self.groups(&words, along);
         let mut outputs = self.outputs(x, along, groups)?;
         outputs.truncate(cx.output_count());
         Ok(outputs)

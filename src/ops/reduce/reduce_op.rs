@@ -395,12 +395,22 @@ fn reduce<T: Number>(
 
 /// Finishes results that `count` elements were combined to.
 fn finish_all<A: Accumulator>(finish: Finish, results: &mut [A], count: usize) {
-    match finish {
-        Finish::None => {}
-        Finish::Mean => results.iter_mut().for_each(|a| *a = a.div_count(count)),
-        Finish::Root => results.iter_mut().for_each(|a| *a = A::from_f64(a.as_f64().sqrt())),
-        Finish::Log => results.iter_mut().for_each(|a| *a = A::from_f64(a.as_f64().ln())),
+    if finish == Finish::None {
+        return;
     }
+    wide(
+        #[inline(always)]
+        || {
+            for a in results {
+                *a = match finish {
+                    Finish::None => *a,
+                    Finish::Mean => a.div_count(count),
+                    Finish::Root => A::from_f64(a.as_f64().sqrt()),
+                    Finish::Log => A::from_f64(a.as_f64().ln()),
+                };
+            }
+        },
+    );
 }
 
 /// The result for no elements.
@@ -517,9 +527,9 @@ impl<T: Number> Folds<'_, T> {
             wide(
                 #[inline(always)]
                 || {
-                    let mut results = [first; SIDE];
+                    let mut results = [first; LANES];
                     let mut base = base;
-                    for out in out.chunks_mut(SIDE) {
+                    for out in out.chunks_mut(LANES) {
                         let results = &mut results[..out.len()];
                         for result in results.iter_mut() {
                             *result = self.fold(base, first, map, combine);
