@@ -162,8 +162,8 @@ impl<T: Sortable> First<T> {
         // count.
         let room = self.k + (self.k / 2).max(16);
         let rest = range.start.saturating_add(room).min(range.end);
-        for at in range.start..rest {
-            self.found.push(self.key(line[at], at as u32));
+        for (v, place) in line[range.start..rest].iter().zip(range.start as u32..) {
+            self.found.push(self.key(*v, place));
         }
         self.cut();
         wide(
