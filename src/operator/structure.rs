@@ -147,6 +147,13 @@ pub struct AttentionPorts {
     pub placed: bool,
 }
 
+impl AttentionPorts {
+    /// Attention over the keys `keys` of this run alone.
+    pub fn new(keys: usize) -> Self {
+        AttentionPorts { keys, past: None, bias: None, total: None, extends: false, placed: false }
+    }
+}
+
 /// A tensor of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {

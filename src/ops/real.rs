@@ -184,7 +184,8 @@ pub(crate) enum Updated<'a, T> {
 }
 
 impl<'a, T: Real> RealIo<'a, T> {
-    /// The arguments of a call. `halves` is [`RealKernel::HALF`], `updates` [`RealKernel::updates`].
+    /// Reads the arguments of a call: inputs `halves` stay `float16` where they are, and outputs for which `updates` holds
+    /// keep what they have. Compiled for two types, not for each kernel.
     #[inline(never)]
     fn of(
         args: &mut NativeArgs<'a, '_>,

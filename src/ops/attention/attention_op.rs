@@ -308,12 +308,11 @@ impl Operator for Attention {
 
     fn structure(&self) -> Option<Structure<'_>> {
         Some(Structure::Attention(AttentionPorts {
-            keys: K,
             past: Some(PAST_K),
             bias: Some(MASK),
-            total: None,
             extends: true,
             placed: self.window != [None; 2],
+            ..AttentionPorts::new(K)
         }))
     }
 

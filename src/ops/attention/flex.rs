@@ -100,14 +100,7 @@ impl Operator for HeadProduct {
     }
 
     fn structure(&self) -> Option<Structure<'_>> {
-        Some(Structure::Attention(AttentionPorts {
-            keys: 1,
-            past: None,
-            bias: None,
-            total: None,
-            extends: false,
-            placed: false,
-        }))
+        Some(Structure::Attention(AttentionPorts::new(1)))
     }
 
     fn infer(&self, cx: &OpCx) -> Result<Vec<TensorInfo>, OpError> {

@@ -312,12 +312,10 @@ impl Operator for MultiHeadAttention {
 
     fn structure(&self) -> Option<Structure<'_>> {
         Some(Structure::Attention(AttentionPorts {
-            keys: K,
             past: Some(PAST_K),
             bias: Some(ADDED),
-            total: None,
             extends: true,
-            placed: false,
+            ..AttentionPorts::new(K)
         }))
     }
 

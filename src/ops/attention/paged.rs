@@ -205,14 +205,7 @@ impl Operator for PagedAttention {
     }
 
     fn structure(&self) -> Option<Structure<'_>> {
-        Some(Structure::Attention(AttentionPorts {
-            keys: K,
-            past: None,
-            bias: None,
-            total: None,
-            extends: false,
-            placed: true,
-        }))
+        Some(Structure::Attention(AttentionPorts { placed: true, ..AttentionPorts::new(K) }))
     }
 
     fn updating(&self, pairs: &[(usize, usize)], cx: &OpCx) -> Option<Arc<dyn Operator>> {

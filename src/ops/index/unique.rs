@@ -28,11 +28,6 @@ pub(super) fn read(attrs: &mut AttrReader<'_>, _: i64) -> Result<Arc<dyn Operato
     Ok(Arc::new(Unique { axis: attrs.int_opt("axis")?, sorted: attrs.flag("sorted", true)? }))
 }
 
-/// Whole numbers that order as the elements do.
-fn words<T: Sortable>(x: &Tensor) -> Result<Vec<u64>, OpError> {
-    Ok(x.as_slice::<T>()?.iter().map(|v| v.word().into()).collect())
-}
-
 /// Equal slices of a tensor.
 struct Groups {
     /// The slice of each first occurrence, in the order of the result.
@@ -53,8 +48,13 @@ impl Unique {
         Ok(Along::axes(shape, axis, axis + 1))
     }
 
-    /// Groups of the slices of elements that order as `words` do.
-    fn groups(&self, words: &[u64], Along { outer, len, inner }: Along) -> Groups {
+    fn groups_of<T: Sortable>(&self, x: &Tensor, along: Along) -> Result<Groups, OpError> {
+        let words: Vec<_> = x.as_slice::<T>()?.iter().map(|v| v.word()).collect();
+        Ok(self.groups(&words, along))
+    }
+
+    /// Groups of the slices of elements that order as `words` do. Compiled for two types of words, not for each of elements.
+    fn groups<W: Ord>(&self, words: &[W], Along { outer, len, inner }: Along) -> Groups {
         let row = |o: usize, s: usize| words.get((o * len + s) * inner..(o * len + s + 1) * inner);
         let compare = |a: usize, b: usize| {
             let mut rows = (0..outer).map(|o| row(o, a).cmp(&row(o, b)));
@@ -117,8 +117,7 @@ impl Unique {
         cx.dtype_of(0, &DType::COMPUTE)?;
         let x = cx.need_value(0)?;
         let along = self.along(x)?;
-        let words = with_number!(x.dtype(), T => words::<T>(x)?, else words::<u8>(x)?);
-        let groups = self.groups(&words, along);
+        let groups = with_number!(x.dtype(), T => self.groups_of::<T>(x, along)?, else self.groups_of::<u8>(x, along)?);
         let mut outputs = self.outputs(x, along, groups)?;
         outputs.truncate(cx.output_count());
         Ok(outputs)

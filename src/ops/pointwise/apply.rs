@@ -80,7 +80,7 @@ pub(super) fn zip_wide<T: Copy + Sync + Send>(
     });
 }
 
-/// One row, along which the operands move by `steps`. What loops take their elements from is compiled once for all functions.
+/// One row, along which the operands move by `steps`. In loops without closures the iterators are compiled once for all `f`.
 #[inline(always)]
 fn zip_row<A: Copy, B: Copy, Y>(steps: [isize; 2], a: &[A], b: &[B], out: &mut [Y], f: impl Fn(A, B) -> Y) {
     match steps {

@@ -212,8 +212,8 @@ impl Run {
         });
     }
 
-    /// The nearest elements, as bytes.
-    fn picked<E: bytemuck::Pod + Default + Send + Sync>(
+    /// Reads the arguments and writes the nearest elements, whatever numbers their bytes are.
+    fn pick_bytes<E: bytemuck::Pod + Default + Send + Sync>(
         &self,
         args: &mut NativeArgs<'_, '_>,
         grid: Vec<f64>,
@@ -270,10 +270,10 @@ fn numbers(run: Run, dtype: DType, grid_dtype: DType) -> NativeKernel {
         let (d, grid) = (&run.dims, f64s(args, 1, grid_dtype)?);
         check_len(1, grid.len(), d.batch * d.plane * d.rank)?;
         match (run.op.mode, dtype.bytes()) {
-            (SampleMode::Nearest, 1) => run.picked::<u8>(args, grid, grid_dtype),
-            (SampleMode::Nearest, 2) => run.picked::<u16>(args, grid, grid_dtype),
-            (SampleMode::Nearest, 4) => run.picked::<u32>(args, grid, grid_dtype),
-            (SampleMode::Nearest, _) => run.picked::<u64>(args, grid, grid_dtype),
+            (SampleMode::Nearest, 1) => run.pick_bytes::<u8>(args, grid, grid_dtype),
+            (SampleMode::Nearest, 2) => run.pick_bytes::<u16>(args, grid, grid_dtype),
+            (SampleMode::Nearest, 4) => run.pick_bytes::<u32>(args, grid, grid_dtype),
+            (SampleMode::Nearest, _) => run.pick_bytes::<u64>(args, grid, grid_dtype),
             _ => {
                 let x = f64s(args, 0, dtype)?;
                 check_len(0, x.len(), d.inputs())?;

@@ -321,12 +321,12 @@ impl Operator for GroupQueryAttention {
 
     fn structure(&self) -> Option<Structure<'_>> {
         Some(Structure::Attention(AttentionPorts {
-            keys: K,
             past: Some(PAST_K),
             bias: Some(ADDED),
             total: Some(TOTAL),
             extends: true,
             placed: true,
+            ..AttentionPorts::new(K)
         }))
     }
 
