@@ -17,7 +17,7 @@ use crate::operator::Operator;
 use crate::ops::attention::{CacheKind, GroupQueryAttention};
 use crate::ops::control::If;
 use crate::ops::index::Gather;
-use crate::ops::linalg::MatMul;
+use crate::ops::linalg::{Gemm, MatMul};
 use crate::ops::reduce::{Reduce, ReduceKind};
 use crate::ops::shape_ops::{Range, Reshape, ShapeOf};
 use crate::ops::{add, cast, mul, sub};
@@ -304,6 +304,21 @@ fn wanted_rows_are_found_before_long_chains_of_constants() {
     g.output("logits", y);
     let rows = with_rows(&g.build().unwrap(), "logits", 1).unwrap();
     assert!(rows.input(LOGIT_ROWS).is_some());
+}
+
+/// A sum has a matrix that may have the rows too, and columns are no rows.
+#[test]
+fn wanted_rows_are_those_of_a_product_alone() {
+    let takes_rows = |trans_a: bool, inputs: usize| {
+        let mut g = GraphBuilder::new("g");
+        let x = g.input("x", DType::F32, ["t".into(), "t".into()]);
+        let w = g.constant("w", Tensor::new([4, 4], &[0f32; 16]).unwrap());
+        let op = Gemm { trans_a, ..Gemm::default() };
+        let y = g.op(Arc::new(op) as Arc<dyn Operator>, &[x, w, w][..inputs]);
+        g.output("logits", y);
+        with_rows(&g.build().unwrap(), "logits", 0).is_some()
+    };
+    assert_eq!([takes_rows(false, 2), takes_rows(true, 2), takes_rows(false, 3)], [true, false, false]);
 }
 
 #[test]
